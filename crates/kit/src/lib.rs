@@ -1,0 +1,13 @@
+//! What every process needs and no product word belongs in: time, randomness, backoff, owned
+//! tasks, durable files.
+
+pub mod backoff;
+pub mod clock;
+pub mod durable;
+pub mod entropy;
+pub mod tasks;
+
+pub use backoff::Backoff;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use entropy::Entropy;
+pub use tasks::Tasks;

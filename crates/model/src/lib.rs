@@ -1,0 +1,45 @@
+//! The words of the product: ids, versions, the five resources and the sandbox lifecycle.
+//!
+//! Plain data and pure functions. No IO, no async, no clock, no randomness: times, uids and
+//! versions come in as arguments.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`ids`] | newtypes for every id and version, with the rules for names |
+//! | [`time`] | wall-clock microseconds |
+//! | [`map`] | a compact string map for labels, annotations, env |
+//! | [`meta`] | object metadata, conditions, [`meta::Object`] |
+//! | [`codec`] | raw JSON to objects and back; unknown fields are named and carried along |
+//! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | the five kinds |
+//! | [`event`] | what happened to an object, deduplicated and bounded |
+//! | [`lifecycle`] | the sandbox's state machine and its admission rules |
+//! | [`kinds`] | the registry: names, scope, columns, schema of each kind |
+//! | [`schema`] | structural JSON schemas, and CRDs and OpenAPI built from them |
+//! | [`validate`] | field rules beyond types, each error naming the field and the remedy |
+
+pub mod claim;
+pub mod codec;
+pub mod event;
+pub mod ids;
+pub mod lifecycle;
+pub mod map;
+pub mod meta;
+pub mod pool;
+pub mod sandbox;
+pub mod snapshot;
+pub mod template;
+pub mod time;
+
+pub use claim::SandboxClaim;
+pub use event::Event;
+pub use ids::{
+    Digest, Epoch, Generation, Incarnation, Key, KindName, Name, Namespace, OperationId, SandboxId,
+    Uid, Version,
+};
+pub use map::StringMap;
+pub use meta::{Metadata, Object, Spec};
+pub use pool::SandboxPool;
+pub use sandbox::Sandbox;
+pub use snapshot::SandboxSnapshot;
+pub use template::SandboxTemplate;
+pub use time::Timestamp;

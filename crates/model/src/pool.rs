@@ -1,0 +1,120 @@
+//! A SandboxPool: sandboxes kept ready, so that a claim takes one write.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Generation, KindName, Name, StringMap,
+    meta::{Condition, Object, Spec, is_default},
+    sandbox::{Resources, Timeouts},
+};
+
+/// A pool of ready sandboxes.
+pub type SandboxPool = Object<PoolSpec>;
+
+/// Held by control until every member is gone.
+pub const POOL_FINALIZER: &str = "dormouse.dev/members";
+/// Label on each member, with the pool's name.
+pub const POOL_LABEL: &str = "dormouse.dev/pool";
+/// Label on each member, with the revision of the template it was made from.
+pub const REVISION_LABEL: &str = "dormouse.dev/revision";
+
+/// What is wanted of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSpec {
+    /// Template its members are made from.
+    pub template: Name,
+    /// At least this many wait to be claimed.
+    pub min_idle: u32,
+    /// At most this many wait; more are removed.
+    pub max_idle: u32,
+    /// At most this many exist, claimed ones included.
+    pub max: u32,
+    /// Images its members idle on, by container, in place of the template's.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    pub idle_images: StringMap,
+    /// Limits of each member, in place of the template's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// How a changed template reaches idle members.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub update_strategy: UpdateStrategy,
+    /// What happens to a released member.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub recycle_policy: RecyclePolicy,
+    /// Timeouts of a claim that names none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub default_timeouts: Timeouts,
+}
+
+impl Spec for PoolSpec {
+    type Status = PoolStatus;
+    const KIND: KindName = KindName("SandboxPool");
+    const SELECTABLE: &'static [&'static str] = &["spec.template"];
+
+    fn fields(object: &Object<Self>) -> StringMap {
+        [("spec.template", object.spec.template.as_str())]
+            .into_iter()
+            .collect()
+    }
+}
+
+/// How a changed template reaches idle members. Claimed ones are never touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// Per cent of the idle members that may be replaced at a time; at least one is.
+    pub max_unavailable_percent: u8,
+}
+
+impl Default for UpdateStrategy {
+    fn default() -> Self {
+        Self {
+            max_unavailable_percent: 20,
+        }
+    }
+}
+
+/// What happens to a released member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RecyclePolicy {
+    /// It is destroyed and replaced.
+    #[default]
+    Destroy,
+    /// It goes back to the pool, once nothing of its last owner is left; else it is destroyed.
+    Recycle,
+}
+
+/// What is observed of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolStatus {
+    /// The spec generation this was observed at.
+    #[serde(skip_serializing_if = "is_default")]
+    pub observed_generation: Generation,
+    /// All members.
+    pub total: u32,
+    /// Members being started.
+    pub starting: u32,
+    /// Members that can be claimed now.
+    pub idle: u32,
+    /// Members that have an owner.
+    pub claimed: u32,
+    /// Members on their way out, or back to idle.
+    pub stopping: u32,
+    /// Members that failed.
+    pub failed: u32,
+    /// Claims that wait for a member.
+    #[serde(skip_serializing_if = "is_default")]
+    pub waiting_claims: u32,
+    /// Revision of the template that new members are made from.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub revision: Box<str>,
+    /// Why it is not at its target; empty when it is.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub why: Box<str>,
+    /// Observed aspects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}

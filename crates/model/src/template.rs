@@ -1,0 +1,77 @@
+//! A SandboxTemplate: what sandboxes are made from. It belongs to the whole installation.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Generation, KindName, Namespace, StringMap,
+    meta::{Condition, Object, Spec, is_default},
+    sandbox::{PausePolicy, Resources},
+};
+
+/// A template.
+pub type SandboxTemplate = Object<TemplateSpec>;
+
+/// What sandboxes made from a template are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateSpec {
+    /// The image of the main container.
+    pub image: Box<str>,
+    /// When the image is pulled.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub image_pull_policy: ImagePullPolicy,
+    /// Command started at boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_command: Vec<Box<str>>,
+    /// Command that succeeds once the sandbox is ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ready_command: Vec<Box<str>>,
+    /// Limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// Environment given to every process.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    pub env: StringMap,
+    /// User that commands run as; absent means `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Box<str>>,
+    /// Directory that commands run in; absent means the user's home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Box<str>>,
+    /// How its sandboxes sleep, unless they say otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_policy: Option<Box<PausePolicy>>,
+    /// Teams that may use it; empty means all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub teams: Vec<Namespace>,
+}
+
+impl Spec for TemplateSpec {
+    type Status = TemplateStatus;
+    const KIND: KindName = KindName("SandboxTemplate");
+}
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ImagePullPolicy {
+    /// Where it is not there yet.
+    #[default]
+    IfNotPresent,
+    /// At each start, to learn what its tag names now.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What is observed of a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TemplateStatus {
+    /// The spec generation this was observed at.
+    #[serde(skip_serializing_if = "is_default")]
+    pub observed_generation: Generation,
+    /// Observed aspects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
