@@ -1,0 +1,119 @@
+//! What the handlers share.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kit::{Clock, Entropy, Tasks};
+use store::Store;
+use tokio::sync::{Semaphore, watch};
+
+use crate::Authenticator;
+
+/// Whether the process is ready, and why not; shown by `/readyz`.
+pub type Readiness = watch::Receiver<Result<(), String>>;
+
+/// Bounds on what one client, or all together, can ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest request body.
+    pub body_bytes: usize,
+    /// Longest path and query.
+    pub uri_bytes: usize,
+    /// Watches open at a time.
+    pub watches: usize,
+    /// How long a watch lasts whose client does not say.
+    pub watch_timeout: Duration,
+    /// How often a watch that asked for bookmarks gets one.
+    pub bookmark_interval: Duration,
+    /// How often a patch is tried again when another writer was first.
+    pub patch_attempts: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 3 << 19,
+            uri_bytes: 16 << 10,
+            watches: 4096,
+            watch_timeout: Duration::from_secs(45 * 60),
+            bookmark_interval: Duration::from_secs(60),
+            patch_attempts: 5,
+        }
+    }
+}
+
+/// Counters, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Watches open now.
+    pub watches_open: usize,
+    /// Watches refused because too many were open.
+    pub watches_refused: u64,
+}
+
+/// The resource API over a store.
+#[derive(Debug)]
+pub struct ResourceApi {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<Entropy>,
+    pub(crate) auth: Authenticator,
+    pub(crate) limits: Limits,
+    pub(crate) readiness: Readiness,
+    pub(crate) tasks: Tasks,
+    pub(crate) watch_permits: Arc<Semaphore>,
+    pub(crate) watches_refused: AtomicU64,
+}
+
+impl ResourceApi {
+    /// An API over a store. It is ready at once, and owns its tasks, unless told otherwise.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<Entropy>,
+        auth: Authenticator,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            store,
+            clock,
+            entropy,
+            auth,
+            limits,
+            // A receiver whose sender is gone keeps the last value: ready.
+            readiness: watch::channel(Ok(())).1,
+            tasks: Tasks::default(),
+            watch_permits: Arc::new(Semaphore::new(limits.watches)),
+            watches_refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Answers `/readyz` from this.
+    #[must_use]
+    pub fn with_readiness(mut self, readiness: Readiness) -> Self {
+        self.readiness = readiness;
+        self
+    }
+
+    /// Runs writes in this group, which outlive their clients, and ends watches when it stops.
+    #[must_use]
+    pub fn with_tasks(mut self, tasks: Tasks) -> Self {
+        self.tasks = tasks;
+        self
+    }
+
+    /// Counters, for metrics.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            watches_open: self.limits.watches - self.watch_permits.available_permits(),
+            watches_refused: self.watches_refused.load(Ordering::Relaxed),
+        }
+    }
+}
