@@ -1,0 +1,100 @@
+//! What is asked of a workload, and what is seen of it: the words of the runtime port, here so
+//! that pure decisions can use them without knowing any runtime.
+
+use crate::{
+    Digest, Epoch, Generation, OperationId, StringMap, Uid,
+    sandbox::{Address, NetworkPolicy, Resources},
+};
+
+/// Orders the calls on one workload. A newer intent, or a newer operation under the same intent,
+/// makes every older call stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// Which workload.
+    pub uid: Uid,
+    /// The generation of the spec that is served.
+    pub generation: Generation,
+    /// The operation.
+    pub operation: OperationId,
+}
+
+impl Fence {
+    /// What orders fences of one uid.
+    #[must_use]
+    pub const fn rank(self) -> (Generation, OperationId) {
+        (self.generation, self.operation)
+    }
+}
+
+/// What a workload is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadSpec {
+    /// Image of each container, by name.
+    pub images: StringMap,
+    /// Limits.
+    pub resources: Option<Resources>,
+    /// What it may reach.
+    pub network: Option<Box<NetworkPolicy>>,
+    /// The captured layer it continues from.
+    pub from: Option<Digest>,
+}
+
+/// The settings of one delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arming {
+    /// Which delivery.
+    pub epoch: Epoch,
+    /// Environment of every process.
+    pub env: StringMap,
+}
+
+/// What an inspection saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// Nothing.
+    Absent,
+    /// Something that was being made or removed when its maker died: it can only be removed.
+    Partial,
+    /// A workload.
+    Present(Facts),
+}
+
+/// What is seen of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What it does.
+    pub state: WorkloadState,
+    /// The delivery it is armed for; zero before the first.
+    pub epoch: Epoch,
+    /// Changes with every restart of its containers.
+    pub container_id: Box<str>,
+    /// Images that run, by container.
+    pub images: StringMap,
+    /// How its ports are reached.
+    pub address: Address,
+}
+
+/// What a workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkloadState {
+    /// Its processes run.
+    Running,
+    /// Its processes are stopped where they are.
+    Frozen,
+    /// Its first process has ended.
+    Exited {
+        /// With this code.
+        code: i32,
+    },
+}
+
+/// A captured layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Its content address.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The layer it was captured on top of.
+    pub parent: Option<Digest>,
+}

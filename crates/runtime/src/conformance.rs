@@ -1,0 +1,270 @@
+//! What every runtime must pass: the sentences of the port, one function each.
+//!
+//! A backend's tests call [`run`] with a fresh runtime; a failure panics with the sentence that
+//! does not hold.
+
+use model::{Epoch, Generation, OperationId, StringMap, Uid};
+
+use crate::{Arming, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState};
+
+/// Runs the whole suite. `images` must name something the backend can start.
+///
+/// # Panics
+/// If a sentence of the port does not hold.
+pub async fn run(runtime: &dyn Runtime, images: StringMap) {
+    let spec = WorkloadSpec {
+        images,
+        resources: None,
+        network: None,
+        from: None,
+    };
+    what_is_not_there_is_absent(runtime).await;
+    creating_twice_gives_one_workload(runtime, &spec).await;
+    freezing_and_thawing_are_idempotent(runtime, &spec).await;
+    arming_shows_in_the_facts(runtime, &spec).await;
+    only_a_frozen_workload_can_be_captured(runtime, &spec).await;
+    a_capture_can_be_continued_from(runtime, &spec).await;
+    an_older_fence_is_refused(runtime, &spec).await;
+    deleting_twice_is_deleting_once(runtime, &spec).await;
+    a_reset_workload_is_armed_for_nobody(runtime, &spec).await;
+    swapping_images_restarts_the_containers(runtime, &spec).await;
+}
+
+fn fence(uid: u128, generation: u64, operation: u64) -> Fence {
+    Fence {
+        uid: Uid::from_random(uid),
+        generation: Generation(generation),
+        operation: OperationId(operation),
+    }
+}
+
+async fn facts(runtime: &dyn Runtime, uid: Uid) -> Facts {
+    match runtime.inspect(uid).await.expect("inspect") {
+        Observed::Present(facts) => facts,
+        other @ (Observed::Absent | Observed::Partial) => {
+            panic!("{uid} should be there: {other:?}")
+        }
+    }
+}
+
+async fn what_is_not_there_is_absent(runtime: &dyn Runtime) {
+    let at = fence(1, 1, 1);
+    assert_eq!(
+        runtime.inspect(at.uid).await.expect("inspect"),
+        Observed::Absent
+    );
+    assert!(matches!(
+        runtime.freeze(at).await,
+        Err(RuntimeError::Absent(_))
+    ));
+    runtime
+        .delete(at)
+        .await
+        .expect("deleting what is absent succeeds");
+}
+
+async fn creating_twice_gives_one_workload(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(2, 1, 1);
+    let first = runtime.create(at, spec).await.expect("create");
+    let second = runtime.create(at, spec).await.expect("create again");
+    assert_eq!(
+        first.container_id, second.container_id,
+        "creating twice makes one workload"
+    );
+    assert_eq!(first.state, WorkloadState::Running);
+    assert!(runtime.list().await.expect("list").contains(&at.uid));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn freezing_and_thawing_are_idempotent(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(3, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    for _ in 0..2 {
+        runtime.freeze(at).await.expect("freeze");
+        assert_eq!(facts(runtime, at.uid).await.state, WorkloadState::Frozen);
+    }
+    for _ in 0..2 {
+        runtime.thaw(at).await.expect("thaw");
+        assert_eq!(facts(runtime, at.uid).await.state, WorkloadState::Running);
+    }
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn arming_shows_in_the_facts(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(4, 1, 1);
+    let made = runtime.create(at, spec).await.expect("create");
+    assert_eq!(made.epoch, Epoch(0), "a new workload is armed for nobody");
+    let arming = Arming {
+        epoch: Epoch(3),
+        env: [("A", "1")].into_iter().collect(),
+    };
+    runtime.arm(at, &arming).await.expect("arm");
+    assert_eq!(facts(runtime, at.uid).await.epoch, Epoch(3));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn only_a_frozen_workload_can_be_captured(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(5, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    let refused = runtime.capture(at).await;
+    assert!(
+        matches!(refused, Err(RuntimeError::WrongState { .. })),
+        "{refused:?}"
+    );
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_capture_can_be_continued_from(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(6, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    runtime.freeze(at).await.expect("freeze");
+    let captured = runtime.capture(at).await.expect("capture");
+    let again = runtime.capture(at).await.expect("capture again");
+    assert_eq!(
+        captured.digest, again.digest,
+        "the same content has the same digest"
+    );
+    assert_eq!(
+        facts(runtime, at.uid).await.state,
+        WorkloadState::Frozen,
+        "a capture thaws nothing"
+    );
+    runtime.delete(at).await.expect("delete");
+    let from = WorkloadSpec {
+        from: Some(captured.digest),
+        ..spec.clone()
+    };
+    let resumed = runtime
+        .create(fence(6, 2, 1), &from)
+        .await
+        .expect("create from the layer");
+    assert_eq!(resumed.state, WorkloadState::Running);
+    runtime.delete(fence(6, 3, 1)).await.expect("delete");
+}
+
+async fn an_older_fence_is_refused(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    runtime.create(fence(7, 2, 1), spec).await.expect("create");
+    runtime
+        .freeze(fence(7, 3, 1))
+        .await
+        .expect("freeze by a newer intent");
+    let late = runtime.thaw(fence(7, 2, 9)).await;
+    assert!(
+        matches!(late, Err(RuntimeError::Stale(_))),
+        "an older generation: {late:?}"
+    );
+    runtime
+        .freeze(fence(7, 3, 2))
+        .await
+        .expect("freeze by a newer operation");
+    let late = runtime.thaw(fence(7, 3, 1)).await;
+    assert!(
+        matches!(late, Err(RuntimeError::Stale(_))),
+        "an older operation: {late:?}"
+    );
+    assert_eq!(
+        facts(runtime, fence(7, 0, 0).uid).await.state,
+        WorkloadState::Frozen
+    );
+    runtime.delete(fence(7, 4, 1)).await.expect("delete");
+}
+
+async fn deleting_twice_is_deleting_once(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(8, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    runtime.freeze(at).await.expect("freeze");
+    runtime
+        .delete(at)
+        .await
+        .expect("a frozen workload can be deleted");
+    runtime.delete(at).await.expect("delete again");
+    assert_eq!(
+        runtime.inspect(at.uid).await.expect("inspect"),
+        Observed::Absent
+    );
+    assert!(!runtime.list().await.expect("list").contains(&at.uid));
+}
+
+async fn a_reset_workload_is_armed_for_nobody(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(9, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    let arming = Arming {
+        epoch: Epoch(1),
+        env: StringMap::new(),
+    };
+    runtime.arm(at, &arming).await.expect("arm");
+    runtime.reset(at).await.expect("reset");
+    assert_eq!(facts(runtime, at.uid).await.epoch, Epoch(0));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn swapping_images_restarts_the_containers(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(10, 1, 1);
+    let before = runtime.create(at, spec).await.expect("create");
+    let after = runtime.swap_images(at, &spec.images).await.expect("swap");
+    assert_ne!(before.container_id, after.container_id);
+    assert_eq!(after.images, spec.images);
+    runtime.delete(at).await.expect("delete");
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fake::{Call, CallFault, FakeRuntime};
+
+    use super::*;
+
+    fn images() -> StringMap {
+        [("main", "base")].into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn the_fake_keeps_the_ports_promises() {
+        run(&FakeRuntime::new(kit::Tasks::default()), images()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_goes_on_when_its_caller_has_left() {
+        let runtime = FakeRuntime::new(kit::Tasks::default());
+        let second = std::time::Duration::from_secs(1);
+        runtime.on_call(move |call, _| match call {
+            Call::Create => CallFault::Slow(second),
+            _ => CallFault::None,
+        });
+        let spec = WorkloadSpec {
+            images: images(),
+            resources: None,
+            network: None,
+            from: None,
+        };
+        let at = fence(1, 1, 1);
+        let left = tokio::time::timeout(second / 2, runtime.create(at, &spec)).await;
+        assert!(left.is_err());
+        assert_eq!(runtime.inspect(at.uid).await.unwrap(), Observed::Absent);
+        tokio::time::sleep(second).await;
+        assert!(matches!(
+            runtime.inspect(at.uid).await.unwrap(),
+            Observed::Present(_)
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_half_made_workload_can_only_be_removed() {
+        let runtime = FakeRuntime::new(kit::Tasks::default());
+        runtime.on_call(|call, _| match call {
+            Call::Create => CallFault::HalfWay,
+            _ => CallFault::None,
+        });
+        let spec = WorkloadSpec {
+            images: images(),
+            resources: None,
+            network: None,
+            from: None,
+        };
+        let at = fence(1, 1, 1);
+        assert!(runtime.create(at, &spec).await.is_err());
+        assert_eq!(runtime.inspect(at.uid).await.unwrap(), Observed::Partial);
+        assert!(runtime.freeze(at).await.is_err());
+        runtime.delete(at).await.unwrap();
+        assert_eq!(runtime.inspect(at.uid).await.unwrap(), Observed::Absent);
+    }
+}

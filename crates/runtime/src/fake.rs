@@ -1,0 +1,482 @@
+//! A runtime in memory for tests and simulations.
+//!
+//! It keeps the promises of the port and nothing more: like a real one it forgets the fence of a
+//! workload that is gone, goes on with a call whose caller has died, and can be told to be slow,
+//! to fail before or after a call took effect, to let the effect happen long after the failure
+//! was reported, and to lose a workload.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use kit::Tasks;
+use model::{
+    Digest, Epoch, Generation, OperationId, StringMap, Uid,
+    sandbox::{Address, Via},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
+};
+
+/// Which call of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// [`Runtime::inspect`]
+    Inspect,
+    /// [`Runtime::list`]
+    List,
+    /// [`Runtime::create`]
+    Create,
+    /// [`Runtime::arm`]
+    Arm,
+    /// [`Runtime::freeze`]
+    Freeze,
+    /// [`Runtime::thaw`]
+    Thaw,
+    /// [`Runtime::swap_images`]
+    Swap,
+    /// [`Runtime::capture`]
+    Capture,
+    /// [`Runtime::reset`]
+    Reset,
+    /// [`Runtime::delete`]
+    Delete,
+}
+
+/// What to do to one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// Take this long.
+    Slow(Duration),
+    /// Fail it without effect.
+    FailBefore,
+    /// Let it take effect, then fail it.
+    FailAfter,
+    /// Fail it at once; it takes effect this much later all the same.
+    EffectLater(Duration),
+    /// Leave it half-done: what is there can only be removed.
+    HalfWay,
+}
+
+type Hook = Box<dyn FnMut(Call, Option<Uid>) -> CallFault + Send>;
+
+/// The runtime.
+pub struct FakeRuntime {
+    inner: Arc<Inner>,
+    /// Owns what goes on after a caller has left.
+    tasks: Tasks,
+}
+
+#[derive(Default)]
+struct Inner {
+    world: Mutex<World>,
+    hook: Mutex<Option<Hook>>,
+}
+
+#[derive(Default)]
+struct World {
+    workloads: BTreeMap<Uid, FakeWorkload>,
+    /// Captured layers: which deliveries left traces in them.
+    layers: BTreeMap<Digest, Vec<Epoch>>,
+    containers: u64,
+}
+
+#[derive(Clone, Debug)]
+struct FakeWorkload {
+    facts: Facts,
+    partial: bool,
+    fence: (Generation, OperationId),
+    /// The layer it continues from.
+    parent: Option<Digest>,
+    /// Deliveries that were inside since it was made or reset: what an owner could see.
+    traces: Vec<Epoch>,
+    /// Armings since it was made: distinguishes captures.
+    writes: u64,
+    thaws: u64,
+}
+
+impl std::fmt::Debug for FakeRuntime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let world = self.inner.world.lock();
+        f.debug_struct("FakeRuntime")
+            .field("workloads", &world.workloads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a checker may know of a workload.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// What it does and is armed for.
+    pub facts: Facts,
+    /// Whether it is half-made or half-removed.
+    pub partial: bool,
+    /// Deliveries whose traces are inside.
+    pub traces: Vec<Epoch>,
+    /// How often it was thawed.
+    pub thaws: u64,
+}
+
+impl FakeRuntime {
+    /// A runtime with nothing in it; `tasks` owns what goes on after a caller has left.
+    #[must_use]
+    pub fn new(tasks: Tasks) -> Self {
+        Self {
+            inner: Arc::default(),
+            tasks,
+        }
+    }
+
+    /// Asks `decide` what to do to each call.
+    pub fn on_call(&self, decide: impl FnMut(Call, Option<Uid>) -> CallFault + Send + 'static) {
+        *self.inner.hook.lock() = Some(Box::new(decide));
+    }
+
+    /// Stops misbehaving.
+    pub fn clear_faults(&self) {
+        *self.inner.hook.lock() = None;
+    }
+
+    /// Loses a workload, as a crash of the host would. Returns whether there was one.
+    pub fn lose(&self, uid: Uid) -> bool {
+        self.inner.world.lock().workloads.remove(&uid).is_some()
+    }
+
+    /// Ends the first process of a workload.
+    pub fn exit(&self, uid: Uid, code: i32) {
+        if let Some(workload) = self.inner.world.lock().workloads.get_mut(&uid) {
+            workload.facts.state = WorkloadState::Exited { code };
+        }
+    }
+
+    /// Everything there is, whatever the faults: for checkers.
+    #[must_use]
+    pub fn truth(&self) -> BTreeMap<Uid, Inside> {
+        let world = self.inner.world.lock();
+        let inside = |w: &FakeWorkload| Inside {
+            facts: w.facts.clone(),
+            partial: w.partial,
+            traces: w.traces.clone(),
+            thaws: w.thaws,
+        };
+        world
+            .workloads
+            .iter()
+            .map(|(uid, w)| (*uid, inside(w)))
+            .collect()
+    }
+
+    /// Whether a captured layer is there.
+    #[must_use]
+    pub fn has_layer(&self, digest: &Digest) -> bool {
+        self.inner.world.lock().layers.contains_key(digest)
+    }
+
+    fn fault(&self, call: Call, uid: Option<Uid>) -> CallFault {
+        self.inner
+            .hook
+            .lock()
+            .as_mut()
+            .map_or(CallFault::None, |decide| decide(call, uid))
+    }
+
+    /// Runs one call under its fault. The effect belongs to the runtime, not to the caller: it
+    /// happens even if the caller stops waiting.
+    async fn perform<T: Send + 'static>(
+        &self,
+        call: Call,
+        fence: Fence,
+        effect: impl FnOnce(&mut World) -> Result<T, RuntimeError> + Send + 'static,
+    ) -> Result<T, RuntimeError> {
+        let fault = self.fault(call, Some(fence.uid));
+        let inner = Arc::clone(&self.inner);
+        let run = move || {
+            let mut world = inner.world.lock();
+            world.admit(fence)?;
+            effect(&mut world)
+        };
+        let failed = || RuntimeError::Failed(format!("injected failure of {call:?}").into());
+        match fault {
+            CallFault::None => run(),
+            CallFault::FailBefore => Err(failed()),
+            CallFault::FailAfter => run().and_then(|_| Err(failed())),
+            CallFault::Slow(by) => {
+                let slow = self.tasks.spawn(async move {
+                    tokio::time::sleep(by).await;
+                    run()
+                });
+                slow.await.unwrap_or_else(|_| Err(failed()))
+            }
+            CallFault::EffectLater(by) => {
+                self.tasks.spawn(async move {
+                    tokio::time::sleep(by).await;
+                    // Nobody is left to tell.
+                    let _ = run();
+                });
+                Err(failed())
+            }
+            CallFault::HalfWay => {
+                let mut world = self.inner.world.lock();
+                world.admit(fence)?;
+                world.break_half_way(call, fence);
+                Err(failed())
+            }
+        }
+    }
+}
+
+impl World {
+    fn admit(&mut self, fence: Fence) -> Result<(), RuntimeError> {
+        let Some(workload) = self.workloads.get_mut(&fence.uid) else {
+            return Ok(());
+        };
+        if fence.rank() < workload.fence {
+            return Err(RuntimeError::Stale(fence));
+        }
+        workload.fence = fence.rank();
+        Ok(())
+    }
+
+    fn find(&mut self, uid: Uid) -> Result<&mut FakeWorkload, RuntimeError> {
+        let workload = self
+            .workloads
+            .get_mut(&uid)
+            .ok_or(RuntimeError::Absent(uid))?;
+        if workload.partial {
+            return Err(RuntimeError::WrongState {
+                uid,
+                state: "half-made",
+                needs: "delete it",
+            });
+        }
+        match workload.facts.state {
+            WorkloadState::Running | WorkloadState::Frozen => Ok(workload),
+            WorkloadState::Exited { .. } => Err(RuntimeError::WrongState {
+                uid,
+                state: "exited",
+                needs: "delete it",
+            }),
+        }
+    }
+
+    /// Only making and removing have a half-way; the other calls happen or do not.
+    fn break_half_way(&mut self, call: Call, fence: Fence) {
+        match call {
+            Call::Create => {
+                let spec = WorkloadSpec {
+                    images: StringMap::new(),
+                    resources: None,
+                    network: None,
+                    from: None,
+                };
+                self.workloads
+                    .entry(fence.uid)
+                    .or_insert_with(|| FakeWorkload {
+                        partial: true,
+                        ..FakeWorkload::new(fence, &spec, 0, Vec::new())
+                    });
+            }
+            Call::Delete => {
+                if let Some(workload) = self.workloads.get_mut(&fence.uid) {
+                    workload.partial = true;
+                }
+            }
+            Call::Inspect
+            | Call::List
+            | Call::Arm
+            | Call::Freeze
+            | Call::Thaw
+            | Call::Swap
+            | Call::Capture
+            | Call::Reset => {}
+        }
+    }
+}
+
+impl FakeWorkload {
+    fn new(fence: Fence, spec: &WorkloadSpec, container: u64, traces: Vec<Epoch>) -> Self {
+        Self {
+            facts: Facts {
+                state: WorkloadState::Running,
+                epoch: Epoch::default(),
+                container_id: format!("c{container}").into(),
+                images: spec.images.clone(),
+                address: Address {
+                    via: Via::NetworkNamespace,
+                    ip: None,
+                },
+            },
+            partial: false,
+            fence: fence.rank(),
+            parent: spec.from.clone(),
+            traces,
+            writes: 0,
+            thaws: 0,
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
+        match self.fault(Call::Inspect, Some(uid)) {
+            CallFault::None => {}
+            CallFault::Slow(by) => tokio::time::sleep(by).await,
+            CallFault::FailBefore
+            | CallFault::FailAfter
+            | CallFault::EffectLater(_)
+            | CallFault::HalfWay => {
+                return Err(RuntimeError::Failed("injected failure of Inspect".into()));
+            }
+        }
+        Ok(match self.inner.world.lock().workloads.get(&uid) {
+            None => Observed::Absent,
+            Some(workload) if workload.partial => Observed::Partial,
+            Some(workload) => Observed::Present(workload.facts.clone()),
+        })
+    }
+
+    async fn list(&self) -> Result<Vec<Uid>, RuntimeError> {
+        match self.fault(Call::List, None) {
+            CallFault::None => {}
+            CallFault::Slow(by) => tokio::time::sleep(by).await,
+            CallFault::FailBefore
+            | CallFault::FailAfter
+            | CallFault::EffectLater(_)
+            | CallFault::HalfWay => {
+                return Err(RuntimeError::Failed("injected failure of List".into()));
+            }
+        }
+        Ok(self.inner.world.lock().workloads.keys().copied().collect())
+    }
+
+    async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
+        let spec = spec.clone();
+        self.perform(Call::Create, fence, move |world| {
+            if world.workloads.contains_key(&fence.uid) {
+                return world.find(fence.uid).map(|workload| workload.facts.clone());
+            }
+            let traces =
+                match &spec.from {
+                    None => Vec::new(),
+                    Some(layer) => world.layers.get(layer).cloned().ok_or_else(|| {
+                        RuntimeError::Impossible {
+                            field: "snapshot",
+                            reason: format!("layer {layer} does not exist").into(),
+                        }
+                    })?,
+                };
+            world.containers += 1;
+            let workload = FakeWorkload::new(fence, &spec, world.containers, traces);
+            let facts = workload.facts.clone();
+            world.workloads.insert(fence.uid, workload);
+            Ok(facts)
+        })
+        .await
+    }
+
+    async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
+        let epoch = arming.epoch;
+        self.perform(Call::Arm, fence, move |world| {
+            let workload = world.find(fence.uid)?;
+            if workload.facts.state == WorkloadState::Frozen {
+                let (uid, state) = (fence.uid, "frozen");
+                return Err(RuntimeError::WrongState {
+                    uid,
+                    state,
+                    needs: "thaw it",
+                });
+            }
+            workload.facts.epoch = epoch;
+            workload.writes += 1;
+            if !workload.traces.contains(&epoch) {
+                workload.traces.push(epoch);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.perform(Call::Freeze, fence, move |world| {
+            world.find(fence.uid)?.facts.state = WorkloadState::Frozen;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.perform(Call::Thaw, fence, move |world| {
+            let workload = world.find(fence.uid)?;
+            if workload.facts.state == WorkloadState::Frozen {
+                workload.thaws += 1;
+            }
+            workload.facts.state = WorkloadState::Running;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
+        let images = images.clone();
+        self.perform(Call::Swap, fence, move |world| {
+            world.containers += 1;
+            let container = format!("c{}", world.containers);
+            let workload = world.find(fence.uid)?;
+            workload.facts.images = images;
+            workload.facts.container_id = container.into();
+            Ok(workload.facts.clone())
+        })
+        .await
+    }
+
+    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+        self.perform(Call::Capture, fence, move |world| {
+            let workload = world.find(fence.uid)?;
+            if workload.facts.state != WorkloadState::Frozen {
+                let (uid, state) = (fence.uid, "running");
+                return Err(RuntimeError::WrongState {
+                    uid,
+                    state,
+                    needs: "freeze it",
+                });
+            }
+            let content = fence.uid.to_u128() ^ u128::from(workload.writes);
+            let digest = Digest::new(format!("sha256:{:032x}{content:032x}", 0))
+                .map_err(|e| RuntimeError::Failed(e.to_string().into()))?;
+            let captured = Captured {
+                digest: digest.clone(),
+                size: workload.writes * 4096,
+                parent: workload.parent.clone(),
+            };
+            let traces = workload.traces.clone();
+            world.layers.insert(digest, traces);
+            Ok(captured)
+        })
+        .await
+    }
+
+    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.perform(Call::Reset, fence, move |world| {
+            let workload = world.find(fence.uid)?;
+            workload.facts.state = WorkloadState::Running;
+            workload.facts.epoch = Epoch::default();
+            workload.traces.clear();
+            workload.parent = None;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.perform(Call::Delete, fence, move |world| {
+            world.workloads.remove(&fence.uid);
+            Ok(())
+        })
+        .await
+    }
+}

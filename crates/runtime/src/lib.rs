@@ -1,0 +1,62 @@
+//! The Runtime port: what runs sandboxes.
+//!
+//! A runtime knows workloads by uid and nothing of records. Every call that changes something
+//! carries a [`Fence`]; a runtime refuses one older than it has seen for that uid, so a call that
+//! was delayed, or made by a control loop that should be dead, cannot undo a newer decision.
+//!
+//! Calls are idempotent: creating what runs, freezing what is frozen and deleting what is absent
+//! all succeed. A call that fails may have taken effect; [`Runtime::inspect`] tells.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`error`] | what can go wrong |
+//! | [`fake`] | a runtime in memory that can be slow, fail half-way, lie and lose things |
+//! | [`conformance`] | what every runtime must pass |
+
+pub mod conformance;
+pub mod error;
+pub mod fake;
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use model::{StringMap, Uid};
+
+pub use error::RuntimeError;
+pub use model::workload::{Arming, Captured, Facts, Fence, Observed, WorkloadSpec, WorkloadState};
+
+/// Runs workloads.
+#[async_trait]
+pub trait Runtime: Send + Sync + Debug {
+    /// What is there under a uid now.
+    async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError>;
+
+    /// Everything that is there, half-made things included: for adoption after a restart, and for
+    /// finding what no record speaks of.
+    async fn list(&self) -> Result<Vec<Uid>, RuntimeError>;
+
+    /// Makes and starts a workload, from its image or from a captured layer.
+    async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError>;
+
+    /// Puts a delivery's settings in place inside: environment, tokens.
+    async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError>;
+
+    /// Stops every process where it is.
+    async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError>;
+
+    /// Lets frozen processes go on.
+    async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError>;
+
+    /// Replaces the images of containers in place.
+    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError>;
+
+    /// Keeps the writable layer of a frozen workload. When this returns, it is durable.
+    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError>;
+
+    /// Brings a workload back to how it was before its first delivery, and proves that nothing of
+    /// the last one is left.
+    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError>;
+
+    /// Ends a workload and removes everything of it.
+    async fn delete(&self, fence: Fence) -> Result<(), RuntimeError>;
+}
