@@ -1,0 +1,179 @@
+//! The indexes of each kind, and a name for each kind's cache.
+
+use model::{
+    Object,
+    claim::ClaimSpec,
+    event::{ABOUT_LABEL, EventSpec},
+    lifecycle::Phase,
+    pool::PoolSpec,
+    sandbox::{Sandbox, SandboxSpec},
+    snapshot::SnapshotSpec,
+    template::TemplateSpec,
+};
+
+use crate::{Cache, Full, Indexes, Names, NoIndex, Share, Term};
+
+/// A cache of sandboxes.
+pub type SandboxCache = Cache<Full<SandboxSpec, SandboxIndex>>;
+/// A cache of pools.
+pub type PoolCache = Cache<Full<PoolSpec, PoolIndex>>;
+/// A cache of declarative claims.
+pub type ClaimCache = Cache<Full<ClaimSpec, ClaimIndex>>;
+/// A cache of snapshots.
+pub type SnapshotCache = Cache<Full<SnapshotSpec, SnapshotIndex>>;
+/// A cache of templates.
+pub type TemplateCache = Cache<Full<TemplateSpec, NoIndex>>;
+/// A cache of events.
+pub type EventCache = Cache<Full<EventSpec, EventIndex>>;
+
+/// By what sandboxes are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxIndex {
+    /// The sandbox id, exact.
+    Id,
+    /// The owner's team.
+    Owner,
+    /// The pool it is a member of, within its namespace.
+    Pool,
+    /// The pool it can be claimed from now, within its namespace: idle, nobody's, not going.
+    Claimable,
+    /// The observed phase, by [`Phase::as_str`].
+    Phase,
+    /// The template it is made from.
+    Template,
+}
+
+impl Indexes<Sandbox> for SandboxIndex {
+    const ALL: &'static [Self] = &[
+        Self::Id,
+        Self::Owner,
+        Self::Pool,
+        Self::Claimable,
+        Self::Phase,
+        Self::Template,
+    ];
+
+    fn terms<'v>(self, sandbox: &'v Sandbox, emit: &mut dyn FnMut(Term<'v>)) {
+        let spec = &sandbox.spec;
+        let namespace = sandbox.metadata.namespace.as_ref();
+        let pool = spec
+            .pool
+            .as_ref()
+            .map(|p| Term::within(namespace, p.as_str()));
+        let term = match self {
+            Self::Id => spec.sandbox_id.as_ref().map(|id| id.as_str().into()),
+            Self::Owner => spec.owner.as_ref().map(|owner| owner.team.as_str().into()),
+            Self::Pool => pool,
+            Self::Claimable => pool.filter(|_| is_claimable(sandbox)),
+            Self::Phase => Some(sandbox.status.phase.as_str().into()),
+            Self::Template => spec.template.as_ref().map(|name| name.as_str().into()),
+        };
+        term.into_iter().for_each(emit);
+    }
+}
+
+fn is_claimable(sandbox: &Sandbox) -> bool {
+    sandbox.status.phase == Phase::Idle
+        && sandbox.spec.owner.is_none()
+        && !sandbox.metadata.is_deleting()
+}
+
+impl Share for SandboxSpec {
+    fn share(sandbox: &mut Object<Self>, names: &mut Names) {
+        let spec = &mut sandbox.spec;
+        if let Some(owner) = &mut spec.owner {
+            names.share_namespace(&mut owner.team);
+        }
+        for name in [&mut spec.template, &mut spec.pool].into_iter().flatten() {
+            names.share_name(name);
+        }
+    }
+}
+
+/// By what pools are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolIndex {
+    /// The template its members are made from.
+    Template,
+}
+
+impl Indexes<Object<PoolSpec>> for PoolIndex {
+    const ALL: &'static [Self] = &[Self::Template];
+
+    fn terms<'v>(self, pool: &'v Object<PoolSpec>, emit: &mut dyn FnMut(Term<'v>)) {
+        match self {
+            Self::Template => emit(pool.spec.template.as_str().into()),
+        }
+    }
+}
+
+impl Share for PoolSpec {}
+
+/// By what claims are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimIndex {
+    /// The pool it asks, within its namespace.
+    Pool,
+    /// Each sandbox it is bound to, within its namespace.
+    Bound,
+}
+
+impl Indexes<Object<ClaimSpec>> for ClaimIndex {
+    const ALL: &'static [Self] = &[Self::Pool, Self::Bound];
+
+    fn terms<'v>(self, claim: &'v Object<ClaimSpec>, emit: &mut dyn FnMut(Term<'v>)) {
+        let namespace = claim.metadata.namespace.as_ref();
+        match self {
+            Self::Pool => emit(Term::within(namespace, claim.spec.pool.as_str())),
+            Self::Bound => {
+                let bound = claim.status.bound.iter();
+                bound.for_each(|name| emit(Term::within(namespace, name.as_str())));
+            }
+        }
+    }
+}
+
+impl Share for ClaimSpec {}
+
+/// By what snapshots are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotIndex {
+    /// The sandbox it captures, within its namespace.
+    Sandbox,
+}
+
+impl Indexes<Object<SnapshotSpec>> for SnapshotIndex {
+    const ALL: &'static [Self] = &[Self::Sandbox];
+
+    fn terms<'v>(self, snapshot: &'v Object<SnapshotSpec>, emit: &mut dyn FnMut(Term<'v>)) {
+        let namespace = snapshot.metadata.namespace.as_ref();
+        match self {
+            Self::Sandbox => emit(Term::within(namespace, snapshot.spec.sandbox.as_str())),
+        }
+    }
+}
+
+impl Share for SnapshotSpec {}
+impl Share for TemplateSpec {}
+
+/// By what events are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventIndex {
+    /// The uid of the object it speaks of, as printed.
+    About,
+}
+
+impl Indexes<Object<EventSpec>> for EventIndex {
+    const ALL: &'static [Self] = &[Self::About];
+
+    fn terms<'v>(self, event: &'v Object<EventSpec>, emit: &mut dyn FnMut(Term<'v>)) {
+        match self {
+            Self::About => {
+                let about = event.metadata.labels.get(ABOUT_LABEL);
+                about.map(Term::from).into_iter().for_each(emit);
+            }
+        }
+    }
+}
+
+impl Share for EventSpec {}
