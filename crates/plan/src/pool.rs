@@ -1,0 +1,270 @@
+//! How many members a pool makes and removes.
+//!
+//! A pool keeps between `minIdle` and `maxIdle` members without an owner and never more than `max`
+//! in all. Only members without an owner are ever removed, each with the uid and version that was
+//! seen, so that a claim that comes in between wins.
+
+use model::{
+    Key, SandboxPool, Timestamp, Uid, Version,
+    lifecycle::Phase,
+    meta::{Condition, ConditionStatus, set_condition},
+    pool::{POOL_FINALIZER, PoolStatus},
+};
+
+use crate::Plan;
+
+/// A member as the pool sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where it is found.
+    pub key: Key,
+    /// Its identity.
+    pub uid: Uid,
+    /// The version that was seen.
+    pub version: Version,
+    /// Its phase.
+    pub phase: Phase,
+    /// Whether it has an owner.
+    pub owned: bool,
+    /// Whether it had an owner whose traces are not proven gone.
+    pub dirty: bool,
+    /// Whether its deletion was asked for.
+    pub deleting: bool,
+    /// Whether it was made from the pool's current template.
+    pub current: bool,
+    /// When it was created.
+    pub created: Timestamp,
+}
+
+/// What the decision is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The pool.
+    pub pool: &'a SandboxPool,
+    /// Its members, in any order.
+    pub members: &'a [Member],
+    /// Creations and deletions asked for and not seen yet.
+    pub unseen: (usize, usize),
+    /// Whether its template exists.
+    pub template: bool,
+    /// The revision new members are made from.
+    pub revision: &'a str,
+    /// For stamping records.
+    pub now: Timestamp,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Hold the record while it has members.
+    AddFinalizer,
+    /// Let the record go.
+    RemoveFinalizer,
+    /// Write what is observed.
+    Publish(Box<PoolStatus>),
+    /// Make this many members.
+    Create(u32),
+    /// Remove a member, if it is still as it was seen.
+    Delete(Member),
+}
+
+/// Decides what to make and remove.
+#[must_use]
+pub fn plan_pool(view: View<'_>) -> Plan<Step> {
+    let View { pool, members, .. } = view;
+    if pool.metadata.is_deleting() {
+        return end(view);
+    }
+    if !pool.metadata.has_finalizer(POOL_FINALIZER) {
+        return Plan::step(Step::AddFinalizer, "its members must not be forgotten");
+    }
+    let (mut steps, why) = scale(view);
+    let status = observe(view, &why);
+    if status != pool.status {
+        // Publish last: what it says of the reason is about these very steps.
+        steps.push(Step::Publish(Box::new(status)));
+    }
+    debug_assert!(
+        steps
+            .iter()
+            .all(|s| !matches!(s, Step::Delete(m) if m.owned)),
+        "{members:?}"
+    );
+    Plan {
+        steps,
+        why: why.into(),
+    }
+}
+
+fn end(view: View<'_>) -> Plan<Step> {
+    if !view.pool.metadata.has_finalizer(POOL_FINALIZER) {
+        return Plan::rest("others still have to clean up");
+    }
+    if view.unseen.0 > 0 {
+        return Plan::rest(format!(
+            "{} members it made are not visible yet",
+            view.unseen.0
+        ));
+    }
+    let removable: Vec<_> = view
+        .members
+        .iter()
+        .filter(|m| !m.owned && !m.deleting)
+        .map(|m| Step::Delete(m.clone()))
+        .collect();
+    if !removable.is_empty() {
+        return Plan {
+            steps: removable,
+            why: "the pool is being deleted".into(),
+        };
+    }
+    match view.members.len() {
+        0 => Plan::step(Step::RemoveFinalizer, "it has no members left"),
+        // Their owners are using them; each goes when it is released.
+        n => Plan::rest(format!("{n} members are still in use or going")),
+    }
+}
+
+fn scale(view: View<'_>) -> (Vec<Step>, String) {
+    let spec = &view.pool.spec;
+    let (creations, deletions) = view.unseen;
+    if creations + deletions > 0 {
+        return (
+            Vec::new(),
+            format!("waits to see {creations} creations and {deletions} deletions"),
+        );
+    }
+    if !view.template {
+        return (
+            Vec::new(),
+            format!("template {} does not exist", spec.template),
+        );
+    }
+    let free = || view.members.iter().filter(|m| !m.owned && !m.deleting);
+    let over = |m: &&Member| matches!(m.phase, Phase::Stopped | Phase::Failed);
+    let ended: Vec<_> = free()
+        .filter(over)
+        .map(|m| Step::Delete(m.clone()))
+        .collect();
+    if !ended.is_empty() {
+        let why = format!("replaces {} members that ended", ended.len());
+        return (ended, why);
+    }
+    let waiting = u32::try_from(free().count()).unwrap_or(u32::MAX);
+    let total = u32::try_from(view.members.len()).unwrap_or(u32::MAX);
+    if waiting < spec.min_idle {
+        let wanted = spec.min_idle - waiting;
+        let room = spec.max.saturating_sub(total);
+        let count = wanted.min(room);
+        if count == 0 {
+            return (
+                Vec::new(),
+                format!(
+                    "wants {wanted} more idle members but is at its max of {}",
+                    spec.max
+                ),
+            );
+        }
+        let short = if count < wanted {
+            format!(", {} fewer than wanted for its max", wanted - count)
+        } else {
+            String::new()
+        };
+        return (
+            vec![Step::Create(count)],
+            format!("makes {count} members{short}"),
+        );
+    }
+    if waiting > spec.max_idle {
+        let surplus = (waiting - spec.max_idle) as usize;
+        let mut candidates: Vec<&Member> = free().filter(|m| !m.dirty).collect();
+        // Out-dated ones first, then those that are not ready, then the oldest.
+        candidates.sort_by_key(|m| (m.current, m.phase == Phase::Idle, m.created, m.uid));
+        let steps: Vec<_> = candidates
+            .into_iter()
+            .take(surplus)
+            .map(|m| Step::Delete(m.clone()))
+            .collect();
+        let why = format!("removes {} members above maxIdle", steps.len());
+        return (steps, why);
+    }
+    roll(view, &free().collect::<Vec<_>>())
+}
+
+/// Replaces out-dated idle members, a few at a time.
+fn roll(view: View<'_>, free: &[&Member]) -> (Vec<Step>, String) {
+    let outdated: Vec<_> = free.iter().filter(|m| !m.current && !m.dirty).collect();
+    if outdated.is_empty() {
+        return (Vec::new(), "at its target".into());
+    }
+    // Those that are not ready serve nobody: they go free of budget, or they would block it.
+    let unready: Vec<_> = outdated.iter().filter(|m| m.phase != Phase::Idle).collect();
+    if !unready.is_empty() {
+        let steps = unready
+            .iter()
+            .map(|m| Step::Delete((***m).clone()))
+            .collect();
+        return (
+            steps,
+            "replaces out-dated members that are not ready".into(),
+        );
+    }
+    let percent = usize::from(view.pool.spec.update_strategy.max_unavailable_percent);
+    let budget = (free.len() * percent / 100).max(1);
+    let unavailable = free.iter().filter(|m| m.phase != Phase::Idle).count();
+    let mut ready = outdated;
+    ready.sort_by_key(|m| (m.created, m.uid));
+    let steps: Vec<_> = ready
+        .into_iter()
+        .take(budget.saturating_sub(unavailable))
+        .map(|m| Step::Delete((*m).clone()))
+        .collect();
+    let why = format!("replaces out-dated members, at most {budget} at a time");
+    (steps, why)
+}
+
+fn observe(view: View<'_>, why: &str) -> PoolStatus {
+    let mut status = view.pool.status.clone();
+    status.observed_generation = view.pool.metadata.generation;
+    status.revision = view.revision.into();
+    status.why = if why == "at its target" {
+        Box::default()
+    } else {
+        why.into()
+    };
+    let count = |is: &dyn Fn(&Member) -> bool| {
+        u32::try_from(view.members.iter().filter(|m| is(m)).count()).unwrap_or(u32::MAX)
+    };
+    let going = |m: &Member| m.deleting || m.phase == Phase::Stopping || (m.dirty && !m.owned);
+    status.total = count(&|_| true);
+    status.stopping = count(&going);
+    status.claimed = count(&|m| m.owned && !going(m));
+    status.idle = count(&|m| !m.owned && !going(m) && m.phase == Phase::Idle);
+    status.failed =
+        count(&|m| !m.owned && !going(m) && matches!(m.phase, Phase::Stopped | Phase::Failed));
+    status.starting = status.total - status.stopping - status.claimed - status.idle - status.failed;
+    let enough = status.idle >= view.pool.spec.min_idle;
+    set_condition(
+        &mut status.conditions,
+        Condition {
+            kind: "Available".into(),
+            status: if enough {
+                ConditionStatus::True
+            } else {
+                ConditionStatus::False
+            },
+            reason: if enough {
+                "EnoughIdle".into()
+            } else {
+                "TooFewIdle".into()
+            },
+            message: status.why.clone(),
+            last_transition_time: view.now,
+            observed_generation: view.pool.metadata.generation,
+        },
+    );
+    status
+}
+
+#[cfg(test)]
+mod tests;

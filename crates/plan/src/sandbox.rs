@@ -1,0 +1,689 @@
+//! The next step in a sandbox's life.
+//!
+//! The live workload decides: a record that says one thing while the runtime shows another is
+//! brought in line with the runtime, and only then towards what is wanted. The order of the
+//! questions below is the order of their weight:
+//!
+//! 1. deletion asked for → end the workload, then let go of the record
+//! 2. the workload has ended, or is lost → say so
+//! 3. its time is over, or it has been idle for too long → write that as intent
+//! 4. released by its owner → clean it, or remove it
+//! 5. otherwise: by phase, one step towards the desired state
+
+use model::{
+    Digest, Sandbox, Timestamp,
+    event::Severity,
+    lifecycle::{OperationKind, Phase},
+    meta::{Condition, ConditionStatus, set_condition},
+    pool::RecyclePolicy,
+    sandbox::{
+        DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
+        SandboxStatus, SnapshotType, StopReason, Stopped,
+    },
+    workload::{Facts, Observed, WorkloadState},
+};
+
+use crate::{Note, Plan};
+
+/// What the decision is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The record.
+    pub sandbox: &'a Sandbox,
+    /// What the runtime shows.
+    pub observed: &'a Observed,
+    /// Which timers have run out.
+    pub due: Due,
+    /// What its pool wants done with a released member.
+    pub recycle: RecyclePolicy,
+    /// For stamping records; whether time is up is in `due`.
+    pub now: Timestamp,
+}
+
+/// Which timers have run out, judged by elapsed time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// `spec.timeouts.endAt`.
+    pub end: bool,
+    /// The idle timeout.
+    pub idle: bool,
+    /// Time to descend from freeze to rootfs.
+    pub descend: bool,
+    /// The pause after a failed operation.
+    pub retry: bool,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Hold the record while a workload may exist.
+    AddFinalizer,
+    /// Let the record go.
+    RemoveFinalizer,
+    /// Write what is observed.
+    Publish(Box<SandboxStatus>, Option<Note>),
+    /// Write what is wanted.
+    Intend(Intent),
+    /// Ask for the record's deletion, exactly as it was seen.
+    DeleteRecord(Note),
+    /// Make and start the workload, from a captured layer if there is one.
+    Create(Option<Digest>),
+    /// Put the delivery's settings in place.
+    Arm,
+    /// Put the delivery's images in place.
+    SwapImages,
+    /// Stop its processes where they are.
+    Freeze,
+    /// Let them go on.
+    Thaw,
+    /// Keep its writable layer.
+    Capture,
+    /// Remove what its last owner left.
+    Reset,
+    /// End the workload.
+    DeleteWorkload,
+}
+
+/// A change of what is wanted, on somebody's standing order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Sleep.
+    Pause,
+    /// Be awake: takes back a pause that could not be.
+    Resume,
+    /// Take back a resume that could not be.
+    StayPaused,
+    /// Go back to the pool.
+    Release,
+}
+
+/// Decides the next step.
+#[must_use]
+pub fn plan_sandbox(view: View<'_>) -> Plan<Step> {
+    let View {
+        sandbox,
+        observed,
+        due,
+        ..
+    } = view;
+    let status = &sandbox.status;
+    if sandbox.metadata.is_deleting() {
+        return end(view);
+    }
+    if !sandbox.metadata.has_finalizer(SANDBOX_FINALIZER) {
+        return Plan::step(Step::AddFinalizer, "the record must outlive its workload");
+    }
+    if matches!(status.phase, Phase::Stopped | Phase::Failed) {
+        return after_the_end(view);
+    }
+    if let Observed::Present(Facts {
+        state: WorkloadState::Exited { code },
+        ..
+    }) = observed
+    {
+        let reason = if *code == 0 {
+            StopReason::Completed
+        } else {
+            StopReason::Failed
+        };
+        return stop(view, reason, Some(*code), "its first process ended");
+    }
+    if *observed == Observed::Partial {
+        return Plan::step(
+            Step::DeleteWorkload,
+            "it was left half-made; only removal is safe",
+        );
+    }
+    let asleep =
+        status.phase == Phase::Paused || sandbox.spec.desired_state == DesiredState::Paused;
+    if due.end && !asleep {
+        return match sandbox.spec.timeouts.on_timeout {
+            OnTimeout::Kill => Plan::step(
+                Step::DeleteRecord(timed_out("ended")),
+                "its deadline has passed",
+            ),
+            OnTimeout::Pause if may_try_to_sleep(view) => {
+                Plan::step(Step::Intend(Intent::Pause), "its deadline has passed")
+            }
+            OnTimeout::Pause => by_phase(view),
+        };
+    }
+    if due.idle && !asleep && status.phase == Phase::Running && may_try_to_sleep(view) {
+        return match (sandbox.spec.timeouts.idle_action, &sandbox.spec.pool) {
+            (IdleAction::Pause, _) => {
+                Plan::step(Step::Intend(Intent::Pause), "it has been idle for too long")
+            }
+            (IdleAction::Release, Some(_)) => Plan::step(
+                Step::Intend(Intent::Release),
+                "it has been idle for too long",
+            ),
+            (IdleAction::Kill, _) | (IdleAction::Release, None) => {
+                let note = note(
+                    Severity::Normal,
+                    "Idle",
+                    "ended: it has been idle for too long",
+                );
+                Plan::step(Step::DeleteRecord(note), "it has been idle for too long")
+            }
+        };
+    }
+    if was_released(sandbox) {
+        return release(view);
+    }
+    by_phase(view)
+}
+
+/// Whether a member has had an owner whose traces are not proven gone.
+#[must_use]
+pub fn was_released(sandbox: &Sandbox) -> bool {
+    sandbox.spec.pool.is_some()
+        && sandbox.spec.owner.is_none()
+        && sandbox.spec.epoch > sandbox.status.recycled_epoch
+}
+
+/// A pause that failed a moment ago is not tried again at once.
+fn may_try_to_sleep(view: View<'_>) -> bool {
+    let failed = view
+        .sandbox
+        .status
+        .last_operation
+        .as_ref()
+        .is_some_and(|op| op.kind == OperationKind::Pause && op.state == OperationState::Failed);
+    !failed || view.due.retry
+}
+
+fn end(view: View<'_>) -> Plan<Step> {
+    let View {
+        sandbox, observed, ..
+    } = view;
+    if !sandbox.metadata.has_finalizer(SANDBOX_FINALIZER) {
+        return Plan::rest("others still have to clean up");
+    }
+    match (observed, sandbox.status.phase) {
+        (Observed::Absent, _) => Plan::step(Step::RemoveFinalizer, "nothing is left of it"),
+        (Observed::Partial | Observed::Present(_), Phase::Stopping) => {
+            Plan::step(Step::DeleteWorkload, "its deletion was asked for")
+        }
+        (Observed::Partial | Observed::Present(_), _) => {
+            let status = begin(view, OperationKind::Stop, Phase::Stopping);
+            Plan::step(Step::Publish(status, None), "its deletion was asked for")
+        }
+    }
+}
+
+fn after_the_end(view: View<'_>) -> Plan<Step> {
+    if *view.observed != Observed::Absent {
+        return Plan::step(Step::DeleteWorkload, "it has ended; its remains go");
+    }
+    if view.due.end {
+        return Plan::step(
+            Step::DeleteRecord(timed_out("forgotten")),
+            "its deadline has passed",
+        );
+    }
+    Plan::rest("it has ended")
+}
+
+fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &str) -> Plan<Step> {
+    let mut status = settle(view, Phase::Stopped, None);
+    let reason = match (reason, status.started_at) {
+        (StopReason::Completed, None) => StopReason::Canceled,
+        (other, _) => other,
+    };
+    status.stopped = Some(Box::new(Stopped {
+        reason,
+        at: view.now,
+        exit_code,
+        message: message.into(),
+    }));
+    status.address = None;
+    let severity = if reason == StopReason::Failed {
+        Severity::Warning
+    } else {
+        Severity::Normal
+    };
+    Plan::step(
+        Step::Publish(status, Some(note(severity, "Stopped", message))),
+        "it has ended",
+    )
+}
+
+fn release(view: View<'_>) -> Plan<Step> {
+    let status = &view.sandbox.status;
+    let gone = |why| {
+        let note = note(
+            Severity::Normal,
+            "Released",
+            "removed after its owner released it",
+        );
+        Plan::step(Step::DeleteRecord(note), why)
+    };
+    if view.recycle == RecyclePolicy::Destroy {
+        return gone("its pool does not recycle");
+    }
+    // Only what was captured would be left of it; a pool member resumes nobody's layer.
+    if status.snapshot.is_some() || *view.observed == Observed::Absent {
+        return gone("there is no workload to clean");
+    }
+    let failed = operation_failed(view, OperationKind::Release);
+    match (status.phase, view.observed) {
+        (_, _) if failed => gone("it could not be cleaned"),
+        (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 => {
+            let mut clean = settle(view, Phase::Idle, Some(OperationKind::Release));
+            clean.recycled_epoch = view.sandbox.spec.epoch;
+            clean.armed_epoch = model::Epoch::default();
+            clean.started_at = None;
+            clean.last_active_at = None;
+            let note = note(
+                Severity::Normal,
+                "Recycled",
+                "nothing of its last owner is left",
+            );
+            Plan::step(Step::Publish(clean, Some(note)), "it is clean")
+        }
+        (Phase::Stopping, _) => Plan::step(Step::Reset, "its owner released it"),
+        (_, _) => {
+            let status = begin(view, OperationKind::Release, Phase::Stopping);
+            Plan::step(Step::Publish(status, None), "its owner released it")
+        }
+    }
+}
+
+fn by_phase(view: View<'_>) -> Plan<Step> {
+    match view.sandbox.status.phase {
+        Phase::Pending => {
+            let status = begin(view, OperationKind::Start, Phase::Starting);
+            Plan::step(Step::Publish(status, None), "it is new")
+        }
+        Phase::Starting => starting(view),
+        Phase::Idle => idle(view),
+        Phase::Running => running(view),
+        Phase::Pausing => pausing(view),
+        Phase::Paused => paused(view),
+        Phase::Resuming => resuming(view),
+        Phase::Unknown => find_out(view),
+        // Only a release stops without deletion, and was handled; no claim is admitted here.
+        Phase::Stopping => Plan::rest("it was given an owner while being released"),
+        Phase::Stopped | Phase::Failed => Plan::rest("it has ended"),
+    }
+}
+
+fn starting(view: View<'_>) -> Plan<Step> {
+    let Observed::Present(facts) = view.observed else {
+        if operation_failed(view, OperationKind::Start) {
+            let status = settle(view, Phase::Failed, None);
+            let message = error_of(view);
+            let note = note(Severity::Warning, "StartFailed", &message);
+            return Plan::step(Step::Publish(status, Some(note)), "it could not be started");
+        }
+        return Plan::step(Step::Create(None), "it has no workload yet");
+    };
+    if operation_failed(view, OperationKind::Start) {
+        return Plan::step(Step::DeleteWorkload, "it could not be made ready");
+    }
+    deliver(view, facts)
+}
+
+fn idle(view: View<'_>) -> Plan<Step> {
+    match view.observed {
+        Observed::Absent | Observed::Partial => lost(view),
+        Observed::Present(_) if operation_failed(view, OperationKind::Arm) => {
+            stop(view, StopReason::Failed, None, &error_of(view))
+        }
+        Observed::Present(facts) => deliver(view, facts),
+    }
+}
+
+/// From a workload that runs to a sandbox its owner may hear of.
+fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
+    let spec = &view.sandbox.spec;
+    if facts.state == WorkloadState::Frozen {
+        return Plan::step(Step::Thaw, "it must be awake to be made ready");
+    }
+    if spec.owner.is_none() && spec.pool.is_some() {
+        if view.sandbox.status.phase == Phase::Idle {
+            return Plan::rest("it waits to be claimed");
+        }
+        let status = settle(view, Phase::Idle, Some(OperationKind::Start));
+        return Plan::step(Step::Publish(status, None), "it is ready to be claimed");
+    }
+    let swap = spec
+        .images
+        .iter()
+        .any(|(container, image)| facts.images.get(container) != Some(image));
+    if swap {
+        return Plan::step(Step::SwapImages, "its owner asked for other images");
+    }
+    if facts.epoch != spec.epoch {
+        return Plan::step(Step::Arm, "its owner's settings are not in place");
+    }
+    awake(view, facts, "it is ready")
+}
+
+fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
+    let kind = match view.sandbox.status.phase {
+        Phase::Paused | Phase::Resuming => OperationKind::Resume,
+        Phase::Pausing => OperationKind::Pause,
+        Phase::Idle => OperationKind::Arm,
+        Phase::Pending
+        | Phase::Starting
+        | Phase::Running
+        | Phase::Stopping
+        | Phase::Stopped
+        | Phase::Failed
+        | Phase::Unknown => OperationKind::Start,
+    };
+    let mut status = settle(view, Phase::Running, Some(kind));
+    status.started_at.get_or_insert(view.now);
+    status.last_active_at = status.last_active_at.max(Some(view.now));
+    status.address = Some(facts.address.clone());
+    status.armed_epoch = facts.epoch;
+    status.paused_at = None;
+    status.snapshot = None;
+    Plan::step(
+        Step::Publish(status, Some(note(Severity::Normal, "Running", why))),
+        why,
+    )
+}
+
+fn running(view: View<'_>) -> Plan<Step> {
+    let Observed::Present(facts) = view.observed else {
+        return lost(view);
+    };
+    match (view.sandbox.spec.desired_state, facts.state) {
+        (DesiredState::Running, WorkloadState::Frozen) => {
+            Plan::step(Step::Thaw, "it should be awake")
+        }
+        (DesiredState::Running, _) if facts.epoch != view.sandbox.spec.epoch => {
+            Plan::step(Step::Arm, "its owner's settings are not in place")
+        }
+        (DesiredState::Running, _) => Plan::rest("it runs as wanted"),
+        (DesiredState::Paused, _) if operation_failed(view, OperationKind::Pause) => {
+            // The workload decides: it runs, so that is what is wanted from here on.
+            Plan::step(Step::Intend(Intent::Resume), "it could not be put to sleep")
+        }
+        (DesiredState::Paused, _) if rung(view) == SnapshotType::Rootfs => {
+            let status = begin(view, OperationKind::Pause, Phase::Pausing);
+            Plan::step(Step::Publish(status, None), "it should sleep")
+        }
+        (DesiredState::Paused, WorkloadState::Frozen) => asleep(view, None),
+        (DesiredState::Paused, _) => Plan::step(Step::Freeze, "it should sleep"),
+    }
+}
+
+fn pausing(view: View<'_>) -> Plan<Step> {
+    let Observed::Present(facts) = view.observed else {
+        return lost(view);
+    };
+    let abort = view.sandbox.spec.desired_state == DesiredState::Running
+        || operation_failed(view, OperationKind::Pause);
+    match (abort, facts.state) {
+        (true, WorkloadState::Frozen) => Plan::step(Step::Thaw, "its pause was called off"),
+        (true, _) => {
+            let failed = operation_failed(view, OperationKind::Pause);
+            let mut status = settle(view, Phase::Running, None);
+            if !failed {
+                finish(&mut status, OperationKind::Pause);
+            }
+            let note = note(
+                if failed {
+                    Severity::Warning
+                } else {
+                    Severity::Normal
+                },
+                if failed {
+                    "PauseFailed"
+                } else {
+                    "PauseCalledOff"
+                },
+                if failed {
+                    "it could not be put to sleep"
+                } else {
+                    "it was woken while falling asleep"
+                },
+            );
+            Plan::step(
+                Step::Publish(status, Some(note)),
+                "its pause was called off",
+            )
+        }
+        (false, WorkloadState::Frozen) => {
+            Plan::step(Step::Capture, "it sleeps without its processes")
+        }
+        (false, _) => Plan::step(Step::Freeze, "it should sleep"),
+    }
+}
+
+/// The record of a sandbox that has fallen asleep, with the layer it can resume from.
+#[must_use]
+pub fn asleep(view: View<'_>, layer: Option<Digest>) -> Plan<Step> {
+    let mut status = settle(view, Phase::Paused, Some(OperationKind::Pause));
+    status.paused_at.get_or_insert(view.now);
+    status.snapshot = layer;
+    let how = if status.snapshot.is_some() {
+        "asleep; its files are kept"
+    } else {
+        "asleep, frozen"
+    };
+    Plan::step(
+        Step::Publish(status, Some(note(Severity::Normal, "Paused", how))),
+        "it has fallen asleep",
+    )
+}
+
+fn paused(view: View<'_>) -> Plan<Step> {
+    let has_layer = view.sandbox.status.snapshot.is_some();
+    match (view.sandbox.spec.desired_state, view.observed) {
+        // Captured, published, and now released: never thawed in between.
+        (_, Observed::Present(_)) if has_layer => Plan::step(
+            Step::DeleteWorkload,
+            "its layer is durable; its memory goes",
+        ),
+        (_, Observed::Absent | Observed::Partial) if !has_layer => lost(view),
+        (DesiredState::Paused, Observed::Present(facts)) => match facts.state {
+            WorkloadState::Frozen if view.due.descend && may_try_to_sleep(view) => Plan::step(
+                Step::Capture,
+                "it has slept long enough to give up its memory",
+            ),
+            WorkloadState::Frozen => Plan::rest("it sleeps as wanted"),
+            WorkloadState::Running | WorkloadState::Exited { .. } => {
+                Plan::step(Step::Freeze, "it should sleep")
+            }
+        },
+        (DesiredState::Paused, Observed::Absent | Observed::Partial) => {
+            Plan::rest("it sleeps as wanted")
+        }
+        (DesiredState::Running, _) if operation_failed(view, OperationKind::Resume) => {
+            // It stays asleep and retryable.
+            Plan::step(Step::Intend(Intent::StayPaused), "it could not be woken")
+        }
+        (DesiredState::Running, Observed::Present(facts)) => match facts.state {
+            WorkloadState::Frozen => Plan::step(Step::Thaw, "it should wake"),
+            WorkloadState::Running | WorkloadState::Exited { .. } => {
+                awake(view, facts, "it is awake")
+            }
+        },
+        (DesiredState::Running, Observed::Absent | Observed::Partial) => {
+            let status = begin(view, OperationKind::Resume, Phase::Resuming);
+            Plan::step(Step::Publish(status, None), "it should wake")
+        }
+    }
+}
+
+fn resuming(view: View<'_>) -> Plan<Step> {
+    let back = view.sandbox.spec.desired_state == DesiredState::Paused
+        || operation_failed(view, OperationKind::Resume);
+    match view.observed {
+        Observed::Absent | Observed::Partial if back => {
+            let failed = operation_failed(view, OperationKind::Resume);
+            let mut status = settle(view, Phase::Paused, None);
+            if !failed {
+                finish(&mut status, OperationKind::Resume);
+            }
+            let note = failed.then(|| note(Severity::Warning, "ResumeFailed", &error_of(view)));
+            Plan::step(Step::Publish(status, note), "it stays asleep")
+        }
+        // What it would write from here on is not in the layer: its files stay as they were.
+        Observed::Present(_) if back => Plan::step(Step::DeleteWorkload, "it stays asleep"),
+        Observed::Absent | Observed::Partial => {
+            let layer = view.sandbox.status.snapshot.clone();
+            Plan::step(Step::Create(layer), "it wakes from its layer")
+        }
+        Observed::Present(facts) if facts.state == WorkloadState::Frozen => {
+            Plan::step(Step::Thaw, "it should wake")
+        }
+        Observed::Present(facts) if facts.epoch != view.sandbox.spec.epoch => {
+            Plan::step(Step::Arm, "its owner's settings are not in place")
+        }
+        Observed::Present(facts) => awake(view, facts, "it is awake"),
+    }
+}
+
+fn find_out(view: View<'_>) -> Plan<Step> {
+    let status = &view.sandbox.status;
+    let unowned = view.sandbox.spec.owner.is_none() && view.sandbox.spec.pool.is_some();
+    let phase = match view.observed {
+        Observed::Absent | Observed::Partial if status.snapshot.is_some() => Phase::Paused,
+        Observed::Absent | Observed::Partial if status.started_at.is_none() => Phase::Starting,
+        Observed::Absent | Observed::Partial => return lost(view),
+        Observed::Present(_) if status.started_at.is_none() => Phase::Starting,
+        Observed::Present(facts) => match facts.state {
+            WorkloadState::Frozen => Phase::Paused,
+            WorkloadState::Running | WorkloadState::Exited { .. } if unowned => Phase::Idle,
+            WorkloadState::Running | WorkloadState::Exited { .. } => Phase::Running,
+        },
+    };
+    let status = settle(view, phase, Some(OperationKind::Inspect));
+    Plan::step(Step::Publish(status, None), "the runtime answers again")
+}
+
+fn lost(view: View<'_>) -> Plan<Step> {
+    stop(view, StopReason::Failed, None, "its workload was lost")
+}
+
+/// The record of a sandbox whose runtime cannot be asked.
+#[must_use]
+pub fn unknown(view: View<'_>, error: &str) -> SandboxStatus {
+    let mut status = settle(view, Phase::Unknown, None);
+    status.last_operation = Some(Box::new(Operation {
+        kind: OperationKind::Inspect,
+        id: next_id(&view.sandbox.status),
+        generation: view.sandbox.metadata.generation,
+        state: OperationState::InFlight,
+        started_at: view.now,
+        attempts: 1,
+        error: Some(error.into()),
+    }));
+    *status
+}
+
+fn rung(view: View<'_>) -> SnapshotType {
+    view.sandbox
+        .spec
+        .pause_policy
+        .as_ref()
+        .map_or(SnapshotType::Freeze, |p| p.snapshot_type)
+}
+
+fn operation_failed(view: View<'_>, kind: OperationKind) -> bool {
+    view.sandbox
+        .status
+        .last_operation
+        .as_ref()
+        .is_some_and(|op| {
+            op.kind == kind
+                && op.state == OperationState::Failed
+                && op.generation == view.sandbox.metadata.generation
+        })
+}
+
+fn error_of(view: View<'_>) -> Box<str> {
+    let operation = view.sandbox.status.last_operation.as_ref();
+    operation
+        .and_then(|op| op.error.clone())
+        .unwrap_or_else(|| "it failed".into())
+}
+
+fn next_id(status: &SandboxStatus) -> model::OperationId {
+    status
+        .last_operation
+        .as_ref()
+        .map(|op| op.id)
+        .unwrap_or_default()
+        .next()
+}
+
+/// The status that records an operation before it is begun.
+fn begin(view: View<'_>, kind: OperationKind, phase: Phase) -> Box<SandboxStatus> {
+    let mut status = settle(view, phase, None);
+    status.last_operation = Some(Box::new(Operation {
+        kind,
+        id: next_id(&view.sandbox.status),
+        generation: view.sandbox.metadata.generation,
+        state: OperationState::InFlight,
+        started_at: view.now,
+        attempts: 0,
+        error: None,
+    }));
+    status
+}
+
+/// The status in a new phase; an operation of the kind that led there has succeeded.
+fn settle(view: View<'_>, phase: Phase, done: Option<OperationKind>) -> Box<SandboxStatus> {
+    let mut status = Box::new(view.sandbox.status.clone());
+    status.phase = phase;
+    status.observed_generation = view.sandbox.metadata.generation;
+    if let Some(kind) = done {
+        finish(&mut status, kind);
+    }
+    let ready = match phase {
+        Phase::Running | Phase::Idle => ConditionStatus::True,
+        Phase::Unknown => ConditionStatus::Unknown,
+        Phase::Pending
+        | Phase::Starting
+        | Phase::Pausing
+        | Phase::Paused
+        | Phase::Resuming
+        | Phase::Stopping
+        | Phase::Stopped
+        | Phase::Failed => ConditionStatus::False,
+    };
+    set_condition(
+        &mut status.conditions,
+        Condition {
+            kind: "Ready".into(),
+            status: ready,
+            reason: phase.as_str().into(),
+            message: Box::default(),
+            last_transition_time: view.now,
+            observed_generation: view.sandbox.metadata.generation,
+        },
+    );
+    status
+}
+
+fn finish(status: &mut SandboxStatus, kind: OperationKind) {
+    if let Some(op) = status.last_operation.as_mut().filter(|op| op.kind == kind) {
+        op.state = OperationState::Succeeded;
+        op.error = None;
+    }
+}
+
+pub(crate) fn note(severity: Severity, reason: &'static str, message: &str) -> Note {
+    Note {
+        severity,
+        reason,
+        message: message.into(),
+    }
+}
+
+fn timed_out(what: &str) -> Note {
+    note(
+        Severity::Normal,
+        "TimedOut",
+        &format!("{what}: its deadline has passed"),
+    )
+}
+
+#[cfg(test)]
+mod tests;
