@@ -47,6 +47,18 @@ impl Residue {
         self.0.is_none()
     }
 
+    /// Forgets the fields whose path `other` does not have, and answers their paths.
+    pub fn keep_only_those_of(&mut self, other: &Self) -> Vec<FieldPath> {
+        let (kept, dropped): (Vec<_>, Vec<_>) = self
+            .0
+            .take()
+            .into_iter()
+            .flatten()
+            .partition(|(path, _)| other.fields().any(|known| known == path));
+        self.0 = (!kept.is_empty()).then(|| kept.into());
+        dropped.into_iter().map(|(path, _)| path).collect()
+    }
+
     fn restore_into(&self, value: &mut Value) {
         for (path, unknown) in self.0.iter().flatten() {
             lay_back(value, &path.0, unknown);

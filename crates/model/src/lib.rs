@@ -13,6 +13,7 @@
 //! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | the five kinds |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
+//! | [`workload`] | what a runtime is asked for, and what it sees |
 //! | [`kinds`] | the registry: names, scope, columns, schema of each kind |
 //! | [`schema`] | structural JSON schemas, and CRDs and OpenAPI built from them |
 //! | [`validate`] | field rules beyond types, each error naming the field and the remedy |
@@ -21,14 +22,18 @@ pub mod claim;
 pub mod codec;
 pub mod event;
 pub mod ids;
+pub mod kinds;
 pub mod lifecycle;
 pub mod map;
 pub mod meta;
 pub mod pool;
 pub mod sandbox;
+pub mod schema;
 pub mod snapshot;
 pub mod template;
 pub mod time;
+pub mod validate;
+pub mod workload;
 
 pub use claim::SandboxClaim;
 pub use event::Event;

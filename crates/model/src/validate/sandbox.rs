@@ -1,0 +1,215 @@
+//! Rules for sandboxes, and for the parts other kinds share with them.
+
+use super::{Cause, Problems, Rules, text};
+use crate::{
+    Epoch,
+    kinds::Minting,
+    meta::Object,
+    sandbox::{
+        IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, Resources, SandboxSpec,
+        SnapshotType, Timeouts,
+    },
+};
+
+const MAX_NETWORK_ENTRIES: usize = 256;
+/// A year: longer waits are better said as never.
+pub(super) const MAX_SECONDS: u64 = 365 * 24 * 3600;
+const MAX_CPU_MILLIS: u64 = 1_024_000;
+const MAX_MEMORY_MIB: u64 = 64 << 20;
+const MAX_DISK_MIB: u64 = 1 << 30;
+const MAX_USER: usize = 256;
+
+impl Rules for SandboxSpec {
+    fn complete(object: &mut Object<Self>, minting: &Minting) {
+        let spec = &mut object.spec;
+        // A pool member without an owner waits to be claimed; the claim gives it all this.
+        if spec.pool.is_some() && spec.owner.is_none() {
+            return;
+        }
+        if spec.owner.is_none() {
+            spec.owner = object
+                .metadata
+                .namespace
+                .clone()
+                .map(|team| Owner { team, user: None });
+        }
+        spec.sandbox_id
+            .get_or_insert_with(|| minting.sandbox_id.clone());
+        if spec.epoch == Epoch(0) {
+            spec.epoch = Epoch(1);
+        }
+        spec.claimed_at.get_or_insert(minting.now);
+    }
+
+    fn keep(old: &Object<Self>, new: &mut Object<Self>) {
+        let (old, new) = (&old.spec, &mut new.spec);
+        if new.epoch == Epoch(0) {
+            new.epoch = old.epoch;
+        }
+        // What belongs to a delivery stays with it; a claim brings its own.
+        if new.epoch == old.epoch {
+            new.owner = new.owner.take().or_else(|| old.owner.clone());
+            new.sandbox_id = new.sandbox_id.take().or_else(|| old.sandbox_id.clone());
+            new.claimed_at = new.claimed_at.or(old.claimed_at);
+        }
+    }
+
+    fn check(object: &Object<Self>, problems: &mut Problems) {
+        let spec = &object.spec;
+        text::images("spec.images", &spec.images, problems);
+        text::env("spec.env", &spec.env, problems);
+        text::pairs("spec.metadata", &spec.metadata, problems);
+        if let Some(resources) = &spec.resources {
+            self::resources("spec.resources", resources, problems);
+        }
+        if let Some(policy) = &spec.pause_policy {
+            pause_policy("spec.pausePolicy", policy, problems);
+        }
+        timeouts("spec.timeouts", &spec.timeouts, problems);
+        if spec.timeouts.idle_action == IdleAction::Release && spec.pool.is_none() {
+            problems.add(
+                "spec.timeouts.idleAction",
+                Cause::Invalid,
+                "only a member of a pool can be released to it",
+                "use Pause or Kill",
+            );
+        }
+        if spec.wake_on_traffic && spec.timeouts.on_timeout != OnTimeout::Pause {
+            problems.add(
+                "spec.wakeOnTraffic",
+                Cause::Invalid,
+                "a sandbox that ends at its timeout cannot be woken",
+                "set spec.timeouts.onTimeout to Pause, or leave wakeOnTraffic out",
+            );
+        }
+        if let Some(policy) = &spec.network {
+            network("spec.network", policy, problems);
+        }
+        if let Some(owner) = &spec.owner {
+            if Some(&owner.team) != object.metadata.namespace.as_ref() {
+                problems.add(
+                    "spec.owner.team",
+                    Cause::Invalid,
+                    format!(
+                        "{:?} is not the namespace of this sandbox",
+                        owner.team.as_str()
+                    ),
+                    "leave it out, or create the sandbox in that team's namespace",
+                );
+            }
+            if owner
+                .user
+                .as_ref()
+                .is_some_and(|u| u.is_empty() || u.len() > MAX_USER)
+            {
+                problems.add(
+                    "spec.owner.user",
+                    Cause::Invalid,
+                    "it is empty or too long",
+                    format!("use 1 to {MAX_USER} bytes, or leave it out"),
+                );
+            }
+        }
+    }
+
+    fn check_change(old: &Object<Self>, new: &Object<Self>, problems: &mut Problems) {
+        let (old, new) = (&old.spec, &new.spec);
+        const ANOTHER: &str = "create another sandbox";
+        problems.immutable("spec.template", &old.template, &new.template, ANOTHER);
+        problems.immutable("spec.pool", &old.pool, &new.pool, ANOTHER);
+        if new.epoch < old.epoch {
+            problems.add(
+                "spec.epoch",
+                Cause::Forbidden,
+                format!(
+                    "{} is before {}, and deliveries only count up",
+                    new.epoch.0, old.epoch.0
+                ),
+                "leave it out",
+            );
+        }
+        // A claim raises the epoch and mints a new id; within a delivery the id is for life.
+        if new.epoch <= old.epoch && old.sandbox_id.is_some() {
+            let remedy = "delete this sandbox to end its delivery";
+            problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, remedy);
+        }
+    }
+}
+
+pub(super) fn timeouts(field: &str, timeouts: &Timeouts, problems: &mut Problems) {
+    if let Some(seconds) = timeouts.idle_seconds {
+        problems.bounds(
+            format!("{field}.idleSeconds"),
+            seconds.into(),
+            1,
+            MAX_SECONDS,
+        );
+    }
+}
+
+pub(super) fn resources(field: &str, resources: &Resources, problems: &mut Problems) {
+    for (name, value, max) in [
+        ("cpuMillis", resources.cpu_millis, MAX_CPU_MILLIS),
+        ("memoryMiB", resources.memory_mib, MAX_MEMORY_MIB),
+        ("diskMiB", resources.disk_mib, MAX_DISK_MIB),
+    ] {
+        if let Some(value) = value {
+            problems.bounds(format!("{field}.{name}"), value.into(), 1, max);
+        }
+    }
+}
+
+pub(super) fn pause_policy(field: &str, policy: &PausePolicy, problems: &mut Problems) {
+    if let Some(registry) = &policy.snapshot_registry {
+        text::registry(&format!("{field}.snapshotRegistry"), registry, problems);
+    }
+    if let Some(seconds) = policy.descend_after {
+        problems.bounds(
+            format!("{field}.descendAfter"),
+            seconds.into(),
+            1,
+            MAX_SECONDS,
+        );
+        if policy.snapshot_type != SnapshotType::Freeze {
+            problems.add(
+                format!("{field}.descendAfter"),
+                Cause::Invalid,
+                "only a frozen sandbox can descend",
+                "set snapshotType to Freeze, or leave descendAfter out",
+            );
+        }
+    }
+}
+
+fn network(field: &str, policy: &NetworkPolicy, problems: &mut Problems) {
+    problems.at_most(
+        format!("{field}.allowOut"),
+        policy.allow_out.len(),
+        MAX_NETWORK_ENTRIES,
+    );
+    problems.at_most(
+        format!("{field}.denyOut"),
+        policy.deny_out.len(),
+        MAX_NETWORK_ENTRIES,
+    );
+    for (i, entry) in policy.allow_out.iter().enumerate() {
+        if !text::is_address_or_block(entry) && !text::is_domain_pattern(entry) {
+            problems.add(
+                format!("{field}.allowOut[{i}]"),
+                Cause::Invalid,
+                format!("{entry:?} is not an address, a block or a domain"),
+                "write it as 10.1.2.3, 10.0.0.0/8, example.com or *.example.com",
+            );
+        }
+    }
+    for (i, entry) in policy.deny_out.iter().enumerate() {
+        if !text::is_address_or_block(entry) {
+            problems.add(
+                format!("{field}.denyOut[{i}]"),
+                Cause::Invalid,
+                format!("{entry:?} is not an address or a block"),
+                "write it as 10.1.2.3 or 10.0.0.0/8; domains cannot be denied",
+            );
+        }
+    }
+}

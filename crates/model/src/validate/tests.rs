@@ -1,0 +1,369 @@
+//! Tables over the rules.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Metadata, Name, Namespace, SandboxId, Timestamp,
+    kinds::{self, Checked, Minting, Omission, Stored},
+};
+
+fn minting() -> Minting {
+    Minting {
+        now: Timestamp::from_micros(1_000_000),
+        sandbox_id: SandboxId::from_random(7),
+    }
+}
+
+fn metadata(kind: &str) -> Metadata {
+    let namespaced = kinds::find(kind).unwrap().scope == kinds::Scope::Namespaced;
+    let team = namespaced.then(|| Namespace::new("team").unwrap());
+    Metadata::new(team, Name::new("it").unwrap())
+}
+
+fn new(kind: &str, spec: &Value) -> Checked {
+    kinds::find(kind)
+        .unwrap()
+        .check_new(metadata(kind), &spec.to_string(), &minting())
+        .unwrap()
+}
+
+fn change(kind: &str, old: &Checked, spec: &Value, omission: Omission) -> Checked {
+    let stored = Stored {
+        metadata: &old.metadata,
+        spec: &old.spec,
+        status: &old.status,
+    };
+    kinds::find(kind)
+        .unwrap()
+        .check_replacement(stored, old.metadata.clone(), &spec.to_string(), omission)
+        .unwrap()
+}
+
+fn fields(checked: &Checked) -> Vec<&str> {
+    checked.problems.iter().map(|p| p.field.as_str()).collect()
+}
+
+#[test]
+fn each_rule_names_its_field() {
+    let pool = |min: u32, max_idle: u32, max: u32| json!({"template": "t", "minIdle": min, "maxIdle": max_idle, "max": max});
+    let long = "x".repeat(300 << 10);
+    let table = [
+        (
+            "Sandbox",
+            json!({"wakeOnTraffic": true}),
+            "spec.wakeOnTraffic",
+        ),
+        (
+            "Sandbox",
+            json!({"timeouts": {"idleSeconds": 0}}),
+            "spec.timeouts.idleSeconds",
+        ),
+        (
+            "Sandbox",
+            json!({"timeouts": {"idleSeconds": 4_000_000_000u32}}),
+            "spec.timeouts.idleSeconds",
+        ),
+        (
+            "Sandbox",
+            json!({"timeouts": {"idleAction": "Release"}}),
+            "spec.timeouts.idleAction",
+        ),
+        (
+            "Sandbox",
+            json!({"resources": {"cpuMillis": 0}}),
+            "spec.resources.cpuMillis",
+        ),
+        (
+            "Sandbox",
+            json!({"resources": {"memoryMiB": 4_000_000_000u32}}),
+            "spec.resources.memoryMiB",
+        ),
+        (
+            "Sandbox",
+            json!({"images": {"main": "Not An Image"}}),
+            "spec.images.main",
+        ),
+        (
+            "Sandbox",
+            json!({"images": {"Main": "alpine"}}),
+            "spec.images.Main",
+        ),
+        ("Sandbox", json!({"env": {"A=B": "1"}}), "spec.env.A=B"),
+        ("Sandbox", json!({"env": {"": "1"}}), "spec.env."),
+        ("Sandbox", json!({"env": {"A": long}}), "spec.env.A"),
+        ("Sandbox", json!({"metadata": {"a": long}}), "spec.metadata"),
+        (
+            "Sandbox",
+            json!({"owner": {"team": "other"}}),
+            "spec.owner.team",
+        ),
+        (
+            "Sandbox",
+            json!({"network": {"allowOut": ["10.0.0.0/8", "no such"]}}),
+            "spec.network.allowOut[1]",
+        ),
+        (
+            "Sandbox",
+            json!({"network": {"denyOut": ["example.com"]}}),
+            "spec.network.denyOut[0]",
+        ),
+        (
+            "Sandbox",
+            json!({"pausePolicy": {"snapshotType": "Rootfs", "descendAfter": 5}}),
+            "spec.pausePolicy.descendAfter",
+        ),
+        (
+            "Sandbox",
+            json!({"pausePolicy": {"snapshotRegistry": "https://x"}}),
+            "spec.pausePolicy.snapshotRegistry",
+        ),
+        ("SandboxPool", pool(3, 2, 5), "spec.minIdle"),
+        ("SandboxPool", pool(1, 6, 5), "spec.maxIdle"),
+        ("SandboxPool", pool(0, 0, 1_000_000), "spec.max"),
+        (
+            "SandboxClaim",
+            json!({"pool": "p", "count": 0}),
+            "spec.count",
+        ),
+        (
+            "SandboxClaim",
+            json!({"pool": "p", "count": 1001}),
+            "spec.count",
+        ),
+        (
+            "SandboxClaim",
+            json!({"pool": "p", "timeoutSeconds": 0}),
+            "spec.timeoutSeconds",
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "registry": ""}),
+            "spec.registry",
+        ),
+        ("SandboxTemplate", json!({"image": ""}), "spec.image"),
+        (
+            "SandboxTemplate",
+            json!({"image": "a", "workdir": "relative"}),
+            "spec.workdir",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "a", "user": "a b"}),
+            "spec.user",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "a", "startCommand": [""]}),
+            "spec.startCommand[0]",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "a", "teams": ["a", "a"]}),
+            "spec.teams[1]",
+        ),
+    ];
+    for (kind, spec, field) in table {
+        let checked = new(kind, &spec);
+        assert!(
+            fields(&checked).contains(&field),
+            "{kind} {field}: {:?}",
+            checked.problems
+        );
+        for problem in &checked.problems {
+            assert!(
+                !problem.reason.is_empty() && !problem.remedy.is_empty(),
+                "{problem}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_smallest_and_the_usual_objects_pass() {
+    let table = [
+        ("Sandbox", json!({})),
+        (
+            "Sandbox",
+            json!({"pool": "p", "timeouts": {"idleAction": "Release", "idleSeconds": 60}}),
+        ),
+        (
+            "Sandbox",
+            json!({"wakeOnTraffic": true, "timeouts": {"onTimeout": "Pause"}, "network": {"allowOut": ["*.example.com", "::1"]}}),
+        ),
+        (
+            "SandboxPool",
+            json!({"template": "t", "minIdle": 1, "maxIdle": 1, "max": 1}),
+        ),
+        ("SandboxClaim", json!({"pool": "p"})),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "registry": "localhost:5000/snapshots"}),
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "ghcr.io/a/b:1", "user": "1000:1000", "workdir": "/home/user"}),
+        ),
+    ];
+    for (kind, spec) in table {
+        let checked = new(kind, &spec);
+        assert_eq!(checked.problems, [], "{kind}");
+        assert_eq!(checked.unknown, [""; 0], "{kind}");
+    }
+}
+
+#[test]
+fn a_sandbox_of_its_own_gets_an_id_and_an_owner_but_a_pool_member_waits_for_its_claim() {
+    let own: Value = serde_json::from_str(&new("Sandbox", &json!({})).spec).unwrap();
+    assert_eq!(own["sandboxId"], SandboxId::from_random(7).as_str());
+    assert_eq!(own["owner"]["team"], "team");
+    assert_eq!(own["epoch"], 1);
+    assert_eq!(own["claimedAt"], "1970-01-01T00:00:01.000000Z");
+    assert_eq!(
+        new("Sandbox", &json!({"pool": "p"})).spec,
+        r#"{"pool":"p"}"#
+    );
+}
+
+#[test]
+fn what_is_for_life_cannot_be_changed() {
+    let id =
+        |id: &str, epoch: u32| json!({"sandboxId": id, "epoch": epoch, "owner": {"team": "team"}});
+    let table = [
+        (
+            "Sandbox",
+            json!({"template": "a"}),
+            json!({"template": "b"}),
+            Some("spec.template"),
+        ),
+        (
+            "Sandbox",
+            json!({"pool": "a"}),
+            json!({}),
+            Some("spec.pool"),
+        ),
+        ("Sandbox", id("a", 2), id("b", 2), Some("spec.sandboxId")),
+        ("Sandbox", id("a", 2), id("b", 3), None),
+        ("Sandbox", id("a", 2), id("a", 1), Some("spec.epoch")),
+        (
+            "SandboxClaim",
+            json!({"pool": "a"}),
+            json!({"pool": "b"}),
+            Some("spec.pool"),
+        ),
+        (
+            "SandboxClaim",
+            json!({"pool": "a"}),
+            json!({"pool": "a", "count": 2}),
+            Some("spec.count"),
+        ),
+        (
+            "SandboxClaim",
+            json!({"pool": "a"}),
+            json!({"pool": "a", "keepSeconds": 2}),
+            None,
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "a"}),
+            json!({"sandbox": "b"}),
+            Some("spec.sandbox"),
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "a"}),
+            json!({"image": "b"}),
+            None,
+        ),
+    ];
+    for (kind, old, next, field) in table {
+        let old = new(kind, &old);
+        let changed = change(kind, &old, &next, Omission::Keep);
+        assert_eq!(fields(&changed), Vec::from_iter(field), "{kind} {next}");
+    }
+}
+
+#[test]
+fn a_manifest_that_does_not_mention_what_the_server_minted_leaves_it_alone() {
+    let old = new("Sandbox", &json!({"env": {"A": "1"}}));
+    let replaced = change("Sandbox", &old, &json!({"env": {"A": "2"}}), Omission::Keep);
+    assert_eq!(replaced.problems, []);
+    assert_eq!(replaced.spec, old.spec.replace("\"1\"", "\"2\""));
+    // A patch that takes the id away means it.
+    let patched = change(
+        "Sandbox",
+        &old,
+        &json!({"env": {"A": "2"}, "epoch": 1}),
+        Omission::Remove,
+    );
+    assert_eq!(fields(&patched), ["spec.sandboxId"]);
+}
+
+#[test]
+fn the_servers_own_metadata_is_carried_and_cannot_be_changed() {
+    let info = kinds::find("Sandbox").unwrap();
+    let mut old = new("Sandbox", &json!({}));
+    old.metadata.labels.insert("dormouse.dev/pool", "p");
+    old.metadata.finalizers.push("dormouse.dev/workload".into());
+    let stored = Stored {
+        metadata: &old.metadata,
+        spec: &old.spec,
+        status: &old.status,
+    };
+    let replace = |metadata: Metadata, omission| {
+        info.check_replacement(stored, metadata, &old.spec, omission)
+            .unwrap()
+    };
+
+    let kept = replace(metadata("Sandbox"), Omission::Keep);
+    assert_eq!(kept.problems, []);
+    assert_eq!(kept.metadata.labels, old.metadata.labels);
+    assert_eq!(kept.metadata.finalizers, old.metadata.finalizers);
+
+    let removed = replace(metadata("Sandbox"), Omission::Remove);
+    assert_eq!(
+        fields(&removed),
+        ["metadata.labels.dormouse.dev/pool", "metadata.finalizers"]
+    );
+
+    let mut other = old.metadata.clone();
+    other.labels.insert("dormouse.dev/pool", "q");
+    other.annotations.insert("dormouse.dev/x", "y");
+    other.finalizers.push("dormouse.dev/y".into());
+    other.finalizers.push("nodomain".into());
+    other.finalizers.push("example.com/a".into());
+    other.finalizers.push("example.com/a".into());
+    assert_eq!(
+        fields(&replace(other, Omission::Keep)),
+        [
+            "metadata.labels.dormouse.dev/pool",
+            "metadata.annotations.dormouse.dev/x",
+            "metadata.finalizers[1]",
+            "metadata.finalizers[2]",
+            "metadata.finalizers[4]",
+        ]
+    );
+}
+
+#[test]
+fn unknown_fields_are_named_and_left_out_unless_a_newer_version_stored_them() {
+    let info = kinds::find("Sandbox").unwrap();
+    let fresh = new(
+        "Sandbox",
+        &json!({"colour": "red", "timeouts": {"soon": 1}, "pool": "p"}),
+    );
+    assert_eq!(fresh.unknown, ["spec.colour", "spec.timeouts.soon"]);
+    assert_eq!(fresh.spec, r#"{"pool":"p"}"#);
+
+    let metadata = metadata("Sandbox");
+    let stored = Stored {
+        metadata: &metadata,
+        spec: r#"{"colour":"red","pool":"p"}"#,
+        status: "{}",
+    };
+    let sent = r#"{"colour":"blue","pool":"p","taste":"sweet"}"#;
+    let changed = info
+        .check_replacement(stored, metadata.clone(), sent, Omission::Remove)
+        .unwrap();
+    assert_eq!(changed.unknown, ["spec.taste"]);
+    assert_eq!(changed.spec, r#"{"colour":"blue","pool":"p"}"#);
+}
