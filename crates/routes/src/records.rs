@@ -1,0 +1,381 @@
+//! What writers share: every key with what is known of it, and the marks.
+//!
+//! One writer at a time works here. Readers see the published index only.
+
+use std::{collections::HashMap, ptr, sync::Arc, time::Duration};
+
+use model::{Name, Namespace, SandboxId, Uid, Version};
+
+use crate::{
+    claims::{Claims, Published},
+    graves::Graves,
+    merge::{Marks, Slot, Upsert, judge_delete, judge_upsert},
+    message::{Snapshot, Writer},
+    outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync},
+    route::{Route, keep},
+    table::{Limits, Stats},
+};
+
+/// How many steps one mutation spends on tombstones. It leaves at most one, and one takes at most
+/// two steps to go, so they cannot pile up.
+const SWEEP_STEPS: usize = 4;
+
+/// Every key with what is known of it.
+#[derive(Debug)]
+pub(crate) struct Records {
+    /// Two levels, so that a namespace's text is kept once however many routes it has.
+    spaces: HashMap<Namespace, HashMap<Name, Slot>>,
+    live: usize,
+    claims: Claims,
+    graves: Graves,
+    marks: Marks,
+    watched: Version,
+    counts: Counts,
+}
+
+/// A snapshot made ready before the lock is taken: one route for each key, in order.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    version: Version,
+    routes: Vec<Arc<Route>>,
+}
+
+impl Listed {
+    pub(crate) fn new(
+        Snapshot {
+            version,
+            mut routes,
+        }: Snapshot,
+    ) -> Self {
+        // The greatest account of a key comes first, and is the one that stays.
+        routes.sort_unstable_by(|a, b| {
+            (&a.namespace, &a.name)
+                .cmp(&(&b.namespace, &b.name))
+                .then_with(|| b.cmp(a))
+        });
+        routes.dedup_by(|later, first| later.same_key(first));
+        // What was dead by then is the same as absent.
+        routes.retain(|route| route.version > version || keep(route.state));
+        Self { version, routes }
+    }
+
+    fn names(&self, namespace: &Namespace, name: &Name) -> bool {
+        let key = (namespace, name);
+        self.routes
+            .binary_search_by(|r| (&r.namespace, &r.name).cmp(&key))
+            .is_ok()
+    }
+}
+
+impl Records {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            spaces: HashMap::new(),
+            live: 0,
+            claims: Claims::default(),
+            graves: Graves::new(limits.retention, limits.max_tombstones),
+            marks: Marks::default(),
+            watched: Version::ZERO,
+            counts: Counts::default(),
+        }
+    }
+
+    fn slot(&self, namespace: &Namespace, name: &Name) -> Option<&Slot> {
+        self.spaces.get(namespace)?.get(name)
+    }
+
+    pub(crate) fn find(&self, namespace: &Namespace, name: &Name) -> Option<Arc<Route>> {
+        match self.slot(namespace, name)? {
+            Slot::Live { route, .. } => Some(Arc::clone(route)),
+            Slot::Dead { .. } => None,
+        }
+    }
+
+    pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
+        let mut routes = Vec::with_capacity(self.live);
+        for slot in self.spaces.values().flat_map(HashMap::values) {
+            match slot {
+                Slot::Live { route, .. } => routes.push(Arc::clone(route)),
+                Slot::Dead { .. } => {}
+            }
+        }
+        routes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tombstones(&self) -> Vec<(Namespace, Name, Version)> {
+        let mut tombstones = Vec::new();
+        for (namespace, space) in &self.spaces {
+            for (name, slot) in space {
+                match slot {
+                    Slot::Dead { version, .. } => {
+                        tombstones.push((namespace.clone(), name.clone(), *version));
+                    }
+                    Slot::Live { .. } => {}
+                }
+            }
+        }
+        tombstones.sort();
+        tombstones
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            routes: self.live,
+            tombstones: self.graves.len(),
+            contested_ids: self.claims.contested(),
+            base: self.marks.base,
+            floor: self.marks.floor,
+            watched: self.watched,
+            counts: self.counts,
+        }
+    }
+
+    pub(crate) fn count(&mut self, outcome: &Outcome) {
+        self.counts.count(outcome);
+    }
+
+    pub(crate) fn watch_passed(&mut self, version: Version) {
+        self.watched = self.watched.max(version);
+    }
+
+    pub(crate) fn upsert(
+        &mut self,
+        published: &Published,
+        route: Arc<Route>,
+        by: Writer,
+    ) -> Outcome {
+        if route.version == Version::ZERO {
+            return Outcome::Invalid(Invalid::NoVersion);
+        }
+        let slot = self.slot(&route.namespace, &route.name);
+        match judge_upsert(self.marks, slot, &route, by) {
+            Upsert::Ignore(why) => Outcome::Ignored(why),
+            Upsert::Vouch => {
+                self.vouch(&route);
+                Outcome::Ignored(Ignored::Duplicate)
+            }
+            Upsert::Take => Outcome::Applied(self.put(published, route, by)),
+            Upsert::TakeInConflict => {
+                self.counts.conflicts += 1;
+                Outcome::Applied(self.put(published, route, by))
+            }
+        }
+    }
+
+    pub(crate) fn delete(
+        &mut self,
+        published: &Published,
+        namespace: Namespace,
+        name: Name,
+        version: Version,
+        now: Duration,
+    ) -> Outcome {
+        if version == Version::ZERO {
+            return Outcome::Invalid(Invalid::NoVersion);
+        }
+        let slot = self.slot(&namespace, &name);
+        if let Err(why) = judge_delete(self.marks, slot, version) {
+            return Outcome::Ignored(why);
+        }
+        match slot {
+            Some(Slot::Dead {
+                version: from,
+                ticket,
+            }) => {
+                let (from, ticket) = (*from, *ticket);
+                self.graves.advance(ticket, from, version);
+                self.set(namespace, name, Slot::Dead { version, ticket });
+                return Outcome::Applied(Change::default());
+            }
+            None if self.graves.is_full() => return Outcome::Ignored(Ignored::TooManyTombstones),
+            Some(Slot::Live { .. }) | None => {}
+        }
+        let ticket = self
+            .graves
+            .bury((namespace.clone(), name.clone()), version, now);
+        let before = match self.set(namespace, name, Slot::Dead { version, ticket }) {
+            Some(Slot::Live { route, .. }) => Some(route),
+            Some(Slot::Dead { .. }) | None => None,
+        };
+        if before.is_some() {
+            self.live -= 1;
+            self.claims.change(published, before.as_ref(), None);
+        }
+        Outcome::Applied(Change {
+            before,
+            after: None,
+        })
+    }
+
+    pub(crate) fn replace_all(
+        &mut self,
+        published: &Published,
+        listed: &Listed,
+        now: Duration,
+    ) -> Resync {
+        let (mut changed, mut deleted, mut newer) = (0, 0, 0);
+        let is_older = listed.version < self.marks.base;
+        for route in &listed.routes {
+            if route.version > listed.version || route.version == Version::ZERO {
+                // Newer than the list, so a delta like any other, even if the list is too old;
+                // or invalid, and then the key keeps what it had.
+                self.take_delta(published, route, now);
+                continue;
+            }
+            if is_older {
+                continue;
+            }
+            match self.slot(&route.namespace, &route.name) {
+                Some(slot) if slot.version() > listed.version => newer += 1,
+                Some(Slot::Live { route: known, .. }) if known == route => {
+                    let known = Arc::clone(known);
+                    self.vouch(&known);
+                    self.claims.confirm(published, &known);
+                }
+                // Even over a higher version: a restored store has lost those writes.
+                Some(Slot::Live { .. } | Slot::Dead { .. }) | None => {
+                    self.put(published, Arc::clone(route), Writer::Watch);
+                    changed += 1;
+                }
+            }
+        }
+        if is_older {
+            return Resync::Older;
+        }
+        let Self {
+            spaces,
+            live,
+            claims,
+            graves,
+            ..
+        } = self;
+        spaces.retain(|namespace, space| {
+            space.retain(|name, slot| {
+                if slot.version() > listed.version || listed.names(namespace, name) {
+                    return true;
+                }
+                // No tombstone: from here on the base refuses all that one would.
+                match slot {
+                    Slot::Live { route, .. } => {
+                        claims.change(published, Some(route), None);
+                        *live -= 1;
+                        deleted += 1;
+                    }
+                    Slot::Dead { version, ticket } => graves.forget(*ticket, *version),
+                }
+                false
+            });
+            !space.is_empty()
+        });
+        self.marks.base = listed.version;
+        self.watched = self.watched.max(listed.version);
+        self.counts.snapshots += 1;
+        Resync::Taken {
+            changed,
+            deleted,
+            newer,
+        }
+    }
+
+    fn take_delta(&mut self, published: &Published, route: &Arc<Route>, now: Duration) {
+        let outcome = if keep(route.state) {
+            self.upsert(published, Arc::clone(route), Writer::Watch)
+        } else {
+            let (namespace, name) = (route.namespace.clone(), route.name.clone());
+            self.delete(published, namespace, name, route.version, now)
+        };
+        self.counts.count(&outcome);
+    }
+
+    pub(crate) fn withhold_address(&mut self, published: &Published, id: &SandboxId) {
+        self.claims.withhold_address(published, id);
+    }
+
+    pub(crate) fn restore_address(
+        &mut self,
+        published: &Published,
+        id: &SandboxId,
+        uid: Uid,
+        version: Version,
+    ) -> bool {
+        self.claims.restore_address(published, id, uid, version)
+    }
+
+    pub(crate) fn sweep(&mut self, now: Duration) {
+        for _ in 0..SWEEP_STEPS {
+            let Some(((namespace, name), version)) = self.graves.collect(now, self.watched) else {
+                continue;
+            };
+            self.marks.floor = self.marks.floor.max(version);
+            if let Some(space) = self.spaces.get_mut(&namespace) {
+                space.remove(&name);
+                if space.is_empty() {
+                    self.spaces.remove(&namespace);
+                }
+            }
+        }
+    }
+
+    /// The own watch says the same as a peer did.
+    fn vouch(&mut self, route: &Route) {
+        let space = self.spaces.get_mut(&route.namespace);
+        match space.and_then(|space| space.get_mut(&route.name)) {
+            Some(Slot::Live { writer, .. }) => *writer = Writer::Watch,
+            Some(Slot::Dead { .. }) | None => {}
+        }
+    }
+
+    /// Makes this the key's route, whatever was there.
+    fn put(&mut self, published: &Published, mut route: Arc<Route>, writer: Writer) -> Change {
+        self.share_text(&mut route);
+        let slot = Slot::Live {
+            route: Arc::clone(&route),
+            writer,
+        };
+        let before = match self.set(route.namespace.clone(), route.name.clone(), slot) {
+            Some(Slot::Live { route, .. }) => Some(route),
+            Some(Slot::Dead { version, ticket }) => {
+                self.graves.forget(ticket, version);
+                None
+            }
+            None => None,
+        };
+        self.live += usize::from(before.is_none());
+        self.claims.change(published, before.as_ref(), Some(&route));
+        Change {
+            before,
+            after: Some(route),
+        }
+    }
+
+    fn set(&mut self, namespace: Namespace, name: Name, slot: Slot) -> Option<Slot> {
+        self.spaces.entry(namespace).or_default().insert(name, slot)
+    }
+
+    /// Every decoded message has its own copies of the same few words; the table keeps one.
+    fn share_text(&self, route: &mut Arc<Route>) {
+        let Some((namespace, space)) = self.spaces.get_key_value(&route.namespace) else {
+            return;
+        };
+        let name = space
+            .get_key_value(&route.name)
+            .map_or(&route.name, |(name, _)| name)
+            .clone();
+        let owner = route
+            .owner
+            .as_ref()
+            .map(|o| if o == namespace { namespace } else { o });
+        let owner = owner.cloned();
+        let shared = ptr::eq(namespace.as_str(), route.namespace.as_str())
+            && ptr::eq(name.as_str(), route.name.as_str())
+            && owner.as_ref().map(|o| o.as_str().as_ptr())
+                == route.owner.as_ref().map(|o| o.as_str().as_ptr());
+        if !shared {
+            let route = Arc::make_mut(route);
+            route.namespace = namespace.clone();
+            route.name = name;
+            route.owner = owner;
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The table: apply what writers say, answer readers.
+//!
+//! Writers take one mutex, one message at a time. Readers of the request path ([`Table::lookup`],
+//! [`Table::check`]) take no lock at all. Time comes in as the elapsed monotonic time since any
+//! fixed moment, and decides only when tombstones may go, never what wins.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
+use parking_lot::Mutex;
+
+use crate::{
+    claims::Published,
+    message::{Deletion, Message, Snapshot, Writer},
+    outcome::{Counts, Outcome, Resync},
+    records::{Listed, Records},
+    route::{Route, keep},
+};
+
+/// How long and how many tombstones are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The least age at which a tombstone may go.
+    pub retention: Duration,
+    /// Above this many, those that the own watch has passed go without waiting for that age, and
+    /// deletes of unknown keys leave none.
+    pub max_tombstones: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_secs(300),
+            max_tombstones: 1 << 20,
+        }
+    }
+}
+
+/// Routes by key and by sandbox id. See the crate's documentation for the rules.
+#[derive(Debug)]
+pub struct Table {
+    published: Published,
+    synced: AtomicBool,
+    records: Mutex<Records>,
+}
+
+/// Why a connection may not be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The id resolves to nothing.
+    #[error("the sandbox was not found")]
+    NotFound,
+    /// The id now belongs to another sandbox, or another delivery of it.
+    #[error("the route names another delivery")]
+    OtherDelivery,
+}
+
+/// What the table knows of a route whose address did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StaleReport {
+    /// The address is withheld until the store is heard of again; wait for a newer version.
+    Withheld,
+    /// The table knows another version by now: try this one. It was left alone.
+    Superseded(Arc<Route>),
+    /// The id does not lead to that sandbox any more.
+    Gone,
+}
+
+/// A look at a table from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Live routes.
+    pub routes: usize,
+    /// Tombstones.
+    pub tombstones: usize,
+    /// Ids that more than one live record has: a fault worth an alarm.
+    pub contested_ids: usize,
+    /// The newest full snapshot.
+    pub base: Version,
+    /// The newest tombstone ever collected.
+    pub floor: Version,
+    /// How far the own watch has come.
+    pub watched: Version,
+    /// How many messages met which end.
+    pub counts: Counts,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Table {
+    /// An empty table, which is not to be trusted until it took a full snapshot.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            published: Published::new(),
+            synced: AtomicBool::new(false),
+            records: Mutex::new(Records::new(limits)),
+        }
+    }
+
+    /// Whether the table may answer for what it does not know. Before that, and after
+    /// [`Table::distrust`], an unknown id is not a missing sandbox.
+    #[must_use]
+    pub fn synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// The own watch was lost or fell behind: not synced until the next full snapshot.
+    pub fn distrust(&self) {
+        let _records = self.records.lock();
+        self.synced.store(false, Ordering::Release);
+    }
+
+    /// The route an id resolves to. Takes no lock.
+    pub fn lookup(&self, id: &(impl AsRef<str> + ?Sized)) -> Option<Arc<Route>> {
+        self.published.pin().get(id.as_ref()).cloned()
+    }
+
+    /// The route an id resolves to, if it is still that delivery of that sandbox. Takes no lock.
+    ///
+    /// Asked before every use of a kept connection.
+    ///
+    /// # Errors
+    /// If the id resolves to nothing or to another delivery; then the connection must be closed.
+    pub fn check(
+        &self,
+        id: &(impl AsRef<str> + ?Sized),
+        uid: Uid,
+        epoch: Epoch,
+    ) -> Result<Arc<Route>, Refused> {
+        let route = self.lookup(id).ok_or(Refused::NotFound)?;
+        if route.is_delivery(uid, epoch) {
+            Ok(route)
+        } else {
+            Err(Refused::OtherDelivery)
+        }
+    }
+
+    /// The route of a key. Waits for writers: not for the request path.
+    #[must_use]
+    pub fn find(&self, namespace: &Namespace, name: &Name) -> Option<Arc<Route>> {
+        self.records.lock().find(namespace, name)
+    }
+
+    /// Every route, in no order. Waits for writers: not for the request path.
+    #[must_use]
+    pub fn routes(&self) -> Vec<Arc<Route>> {
+        self.records.lock().routes()
+    }
+
+    /// Takes one message. What it changes is visible to readers when this returns.
+    pub fn apply(&self, by: Writer, message: Message, now: Duration) -> Outcome {
+        let mut records = self.records.lock();
+        let outcome = match message {
+            Message::Unreadable(why) => Outcome::Invalid(why),
+            Message::Delete(Deletion {
+                namespace,
+                name,
+                version,
+            }) => records.delete(&self.published, namespace, name, version, now),
+            Message::Upsert(route) if keep(route.state) => {
+                records.upsert(&self.published, route, by)
+            }
+            Message::Upsert(route) => {
+                let (namespace, name) = (route.namespace.clone(), route.name.clone());
+                records.delete(&self.published, namespace, name, route.version, now)
+            }
+        };
+        records.count(&outcome);
+        self.sweep(&mut records, now);
+        outcome
+    }
+
+    /// Takes everything the store held at one version. From here on the table is synced, and
+    /// deltas at or below that version are ignored.
+    ///
+    /// A key that the snapshot lacks is deleted, unless the table knows something newer than the
+    /// snapshot about it. A store that was wiped, rather than restored, begins at a version below
+    /// every old snapshot and is refused: start with a new table.
+    pub fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync {
+        // Sorted before locking.
+        let listed = Listed::new(snapshot);
+        let mut records = self.records.lock();
+        let resync = records.replace_all(&self.published, &listed, now);
+        if resync == Resync::Older {
+            return resync;
+        }
+        self.synced.store(true, Ordering::Release);
+        self.sweep(&mut records, now);
+        resync
+    }
+
+    /// Everything up to this version was delivered by the own watch and applied here.
+    pub fn watch_passed(&self, version: Version, now: Duration) {
+        let mut records = self.records.lock();
+        records.watch_passed(version);
+        self.sweep(&mut records, now);
+    }
+
+    /// The address of this version of a route did not answer. Withholds it, and only it: a newer
+    /// one is never evicted.
+    ///
+    /// A withheld address returns with any newer version, with the next full snapshot, or when
+    /// somebody has asked the store and says [`Table::restore_address`].
+    pub fn report_stale(&self, id: &SandboxId, uid: Uid, version: Version) -> StaleReport {
+        let mut records = self.records.lock();
+        match self.lookup(id) {
+            Some(route) if route.uid == uid && route.version == version => {
+                records.withhold_address(&self.published, id);
+                StaleReport::Withheld
+            }
+            Some(route) if route.uid == uid => StaleReport::Superseded(route),
+            Some(_) | None => StaleReport::Gone,
+        }
+    }
+
+    /// The store still names the withheld address of this version: it is published again.
+    /// Answers whether there was such a one.
+    pub fn restore_address(&self, id: &SandboxId, uid: Uid, version: Version) -> bool {
+        self.records
+            .lock()
+            .restore_address(&self.published, id, uid, version)
+    }
+
+    /// Sizes, marks and counts.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.records.lock().stats()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn published_ids(&self) -> usize {
+        self.published.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tombstones(&self) -> Vec<(Namespace, Name, Version)> {
+        self.records.lock().tombstones()
+    }
+
+    fn sweep(&self, records: &mut Records, now: Duration) {
+        // An unsynced table does not know what its watch has missed.
+        if self.synced() {
+            records.sweep(now);
+        }
+    }
+}
