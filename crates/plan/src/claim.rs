@@ -36,6 +36,8 @@ pub struct View<'a> {
 pub enum Step {
     /// Take this many members, as far as there are any.
     Take(u32),
+    /// Give back members taken twice for one place: a crash came between taking and recording.
+    GiveBack(Vec<Name>),
     /// Write what is observed.
     Publish(Box<ClaimStatus>),
     /// Forget the claim.
@@ -58,6 +60,12 @@ pub fn plan_claim(view: View<'_>) -> Plan<Step> {
         ClaimPhase::Claiming => {}
     }
     status.observed_generation = claim.metadata.generation;
+    let surplus = taken.len().saturating_sub(claim.spec.count as usize);
+    if surplus > 0 {
+        let unrecorded = taken.iter().filter(|name| !status.bound.contains(name));
+        let back = unrecorded.take(surplus).cloned().collect();
+        return Plan::step(Step::GiveBack(back), "it has more than it asked for");
+    }
     status.bound = taken.to_vec();
     let have = u32::try_from(taken.len()).unwrap_or(u32::MAX);
     let missing = claim.spec.count.saturating_sub(have);

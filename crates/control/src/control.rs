@@ -1,0 +1,396 @@
+//! The builder, the workers, start and drain.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use cache::{Cache, Changes, SandboxIndex, SnapshotIndex, StartError, View};
+use kit::{Backoff, Clock, Entropy, Tasks};
+use model::{Key, Namespace, Spec as _, pool::PoolSpec};
+use parking_lot::Mutex;
+use runtime::Runtime;
+use store::Store;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    claim,
+    events::{EventSink, NoEvents},
+    pool,
+    queue::WorkQueue,
+    sandbox, snapshot, sweep,
+    world::{ActivitySource, Caches, Done, Ports, RecordOnly, World},
+};
+
+/// How the loop runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Turns at a time.
+    pub workers: usize,
+    /// How long a call on the runtime may take.
+    pub step_timeout: Duration,
+    /// How often left-overs are looked for.
+    pub sweep_every: Duration,
+    /// Between failed turns of one key.
+    pub backoff: Backoff,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            workers: 16,
+            step_timeout: Duration::from_secs(120),
+            sweep_every: Duration::from_secs(30),
+            backoff: Backoff {
+                first: Duration::from_millis(20),
+                cap: Duration::from_secs(30),
+            },
+        }
+    }
+}
+
+/// What there is to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    Sandbox(Key),
+    Snapshot(Key),
+    Pool(Key),
+    Claim(Key),
+    Sweep,
+}
+
+/// Puts a control loop together. Every port can be replaced.
+#[derive(Debug)]
+pub struct Builder {
+    ports: Ports,
+    options: Options,
+}
+
+impl Builder {
+    /// A loop over these ports that stores no events and measures no use.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<Entropy>,
+    ) -> Self {
+        let (activity, events) = (Arc::new(RecordOnly), Arc::new(NoEvents));
+        let ports = Ports {
+            store,
+            runtime,
+            clock,
+            entropy,
+            activity,
+            events,
+        };
+        Self {
+            ports,
+            options: Options::default(),
+        }
+    }
+
+    /// With a source of activity.
+    #[must_use]
+    pub fn activity(mut self, source: Arc<dyn ActivitySource>) -> Self {
+        self.ports.activity = source;
+        self
+    }
+
+    /// With a sink for events.
+    #[must_use]
+    pub fn events(mut self, sink: Arc<dyn EventSink>) -> Self {
+        self.ports.events = sink;
+        self
+    }
+
+    /// With other options.
+    #[must_use]
+    pub const fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Syncs the caches and starts the workers.
+    ///
+    /// # Errors
+    /// If a cache does not sync before the deadline.
+    pub async fn start(self, tasks: &Tasks, deadline: Instant) -> Result<Control, StartError> {
+        let tasks = tasks.child();
+        let caches = sync(&self.ports, deadline, &tasks).await?;
+        let queue = Arc::new(WorkQueue::new(
+            self.options.backoff,
+            Arc::clone(&self.ports.entropy),
+        ));
+        let inner = Arc::new(Inner {
+            world: World::new(self.ports, caches, self.options),
+            queue,
+            pools_of: Mutex::default(),
+            kill: CancellationToken::new(),
+        });
+        let control = Control { inner, tasks };
+        control.feed();
+        control.work();
+        Ok(control)
+    }
+}
+
+async fn sync(ports: &Ports, deadline: Instant, tasks: &Tasks) -> Result<Caches, StartError> {
+    async fn start<V: View>(
+        ports: &Ports,
+        deadline: Instant,
+        tasks: &Tasks,
+    ) -> Result<Cache<V>, StartError> {
+        let options = cache::Options::new(Arc::clone(&ports.entropy));
+        Cache::start(Arc::clone(&ports.store), options, deadline, tasks).await
+    }
+    Ok(Caches {
+        templates: start(ports, deadline, tasks).await?,
+        pools: start(ports, deadline, tasks).await?,
+        claims: start(ports, deadline, tasks).await?,
+        snapshots: start(ports, deadline, tasks).await?,
+        sandboxes: start(ports, deadline, tasks).await?,
+    })
+}
+
+/// A running control loop.
+#[derive(Debug)]
+pub struct Control {
+    inner: Arc<Inner>,
+    tasks: Tasks,
+}
+
+#[derive(Debug)]
+struct Inner {
+    world: World,
+    queue: Arc<WorkQueue<Work, Key>>,
+    /// The pool of each member, so that a pool hears of a member that is gone.
+    pools_of: Mutex<BTreeMap<Key, Key>>,
+    kill: CancellationToken,
+}
+
+impl Control {
+    /// The caches it decides on.
+    #[must_use]
+    pub fn caches(&self) -> &Caches {
+        &self.inner.world.caches
+    }
+
+    /// Whether a turn is under way or due within `horizon`. Sweeping does not count.
+    #[must_use]
+    pub fn is_busy(&self, horizon: Duration) -> bool {
+        self.inner.queue.is_busy(Instant::now() + horizon)
+    }
+
+    /// Stops taking turns, waits for those under way, and drops what is not done within `grace`.
+    pub async fn drain(&self, grace: Duration) {
+        if let Err(left) = self.tasks.drain(grace).await {
+            tracing::warn!(left, "control did not drain in time; its turns are dropped");
+        }
+        self.inner.kill.cancel();
+    }
+
+    /// Drops everything where it is, as a crash would.
+    pub fn crash(&self) {
+        self.inner.kill.cancel();
+        self.tasks.stopping().cancel();
+    }
+
+    fn feed(&self) {
+        let caches = self.caches().clone();
+        self.follow(caches.sandboxes.subscribe(), Inner::sandbox_changed);
+        self.follow(caches.snapshots.subscribe(), |inner, key| {
+            inner.ask(Work::Snapshot(key));
+        });
+        self.follow(caches.pools.subscribe(), |inner, key| {
+            inner.ask(Work::Pool(key));
+        });
+        self.follow(caches.claims.subscribe(), |inner, key| {
+            inner.ask(Work::Claim(key));
+        });
+        self.follow(caches.templates.subscribe(), |inner, key| {
+            inner.template_changed(&key)
+        });
+        self.inner.queue.add(
+            Work::Sweep,
+            Instant::now() + self.inner.world.options.sweep_every,
+        );
+    }
+
+    fn follow<V: View>(&self, mut changes: Changes<V>, changed: fn(&Inner, Key)) {
+        let inner = Arc::clone(&self.inner);
+        let stop = self.tasks.stopping().clone();
+        self.tasks.spawn(async move {
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    next = changes.next() => next,
+                };
+                match next {
+                    Ok(key) => changed(&inner, key),
+                    Err(reason) => {
+                        tracing::error!(%reason, "control lost a cache");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    fn work(&self) {
+        for _ in 0..self.inner.world.options.workers {
+            let inner = Arc::clone(&self.inner);
+            let stop = self.tasks.stopping().clone();
+            self.tasks.spawn(async move {
+                let kill = inner.kill.clone();
+                tokio::select! {
+                    biased;
+                    () = kill.cancelled() => {}
+                    () = inner.work_until(stop) => {}
+                }
+            });
+        }
+    }
+}
+
+impl Inner {
+    async fn work_until(&self, stop: CancellationToken) {
+        loop {
+            let turn = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                turn = self.queue.next(|work| self.lane_of(work)) => turn,
+            };
+            let work = turn.key().clone();
+            let done = self.turn(&work).await;
+            // First ask for the next turn, then free the lane: nobody sees it neither busy nor due.
+            self.settle(work, done);
+            drop(turn);
+        }
+    }
+
+    async fn turn(&self, work: &Work) -> Done {
+        let world = &self.world;
+        match work {
+            Work::Sandbox(key) => sandbox::drive(world, key, self.queue.failures(work)).await,
+            Work::Snapshot(key) => {
+                let done = snapshot::drive(world, key).await;
+                // It may have left its sandbox frozen; the sandbox's own plan knows what is due.
+                if let Some(snapshot) = world.caches.snapshots.find(key) {
+                    self.ask(Work::Sandbox(snapshot::source_of(&snapshot)));
+                }
+                done
+            }
+            Work::Pool(key) => pool::drive(world, key).await,
+            Work::Claim(key) => claim::drive(world, key).await,
+            Work::Sweep => {
+                world.deadlines.look_at_the_clock();
+                sweep::orphans(world).await;
+                sweep::old_events(world).await;
+                Done::Rest(Some(world.options.sweep_every))
+            }
+        }
+    }
+
+    fn settle(&self, work: Work, done: Done) {
+        match done {
+            Done::Gone => self.queue.succeeded(&work),
+            Done::Rest(after) => {
+                self.queue.succeeded(&work);
+                if let Some(after) = after {
+                    self.queue.add(work, Instant::now() + after);
+                }
+            }
+            // A little later: what changed underneath has to arrive in the cache first.
+            Done::Again => self
+                .queue
+                .add(work, Instant::now() + Duration::from_millis(1)),
+            Done::Retry => self.queue.retry(work),
+        }
+    }
+
+    fn ask(&self, work: Work) {
+        self.queue.add(work, Instant::now());
+    }
+
+    fn lane_of(&self, work: &Work) -> Key {
+        match work {
+            Work::Sandbox(key) | Work::Pool(key) | Work::Claim(key) => key.clone(),
+            Work::Snapshot(key) => match self.world.caches.snapshots.find(key) {
+                Some(snapshot) => snapshot::source_of(&snapshot),
+                None => key.clone(),
+            },
+            Work::Sweep => sweep_lane(),
+        }
+    }
+
+    fn sandbox_changed(&self, key: Key) {
+        let sandbox = self.world.caches.sandboxes.find(&key);
+        let pool = match &sandbox {
+            Some(sandbox) => sandbox.spec.pool.clone().map(|name| Key {
+                kind: PoolSpec::KIND,
+                namespace: key.namespace.clone(),
+                name,
+            }),
+            None => self.pools_of.lock().remove(&key),
+        };
+        if let Some(pool) = pool {
+            if sandbox.is_some() {
+                self.pools_of.lock().insert(key.clone(), pool.clone());
+            }
+            if let Some(namespace) = &pool.namespace {
+                self.claims_of(namespace, &pool.name);
+            }
+            self.ask(Work::Pool(pool));
+        }
+        if let Some(namespace) = &key.namespace {
+            let of = self
+                .world
+                .caches
+                .snapshots
+                .find_by(SnapshotIndex::Sandbox, (namespace, &key.name));
+            of.iter()
+                .for_each(|snapshot| self.ask(Work::Snapshot(snapshot.key())));
+        }
+        self.ask(Work::Sandbox(key));
+    }
+
+    /// A member may have become free: claims that wait for one look again.
+    fn claims_of(&self, namespace: &Namespace, pool: &model::Name) {
+        let sandboxes = &self.world.caches.sandboxes;
+        if sandboxes.count_by(SandboxIndex::Claimable, (namespace, pool)) == 0 {
+            return;
+        }
+        let waiting = self
+            .world
+            .caches
+            .claims
+            .find_by(cache::ClaimIndex::Pool, (namespace, pool));
+        let claiming =
+            |c: &model::claim::ClaimStatus| c.phase == model::claim::ClaimPhase::Claiming;
+        waiting
+            .iter()
+            .filter(|c| claiming(&c.status))
+            .for_each(|c| self.ask(Work::Claim(c.key())));
+    }
+
+    fn template_changed(&self, key: &Key) {
+        let pools = self
+            .world
+            .caches
+            .pools
+            .find_by(cache::PoolIndex::Template, key.name.as_str());
+        pools
+            .iter()
+            .for_each(|pool| self.ask(Work::Pool(pool.key())));
+    }
+}
+
+/// Sweeping has a lane of its own.
+fn sweep_lane() -> Key {
+    let name = model::Name::new("sweep").unwrap_or_else(|_| unreachable!("a valid label"));
+    Key {
+        kind: model::KindName("Sweep"),
+        namespace: None,
+        name,
+    }
+}

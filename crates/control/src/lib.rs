@@ -1,0 +1,40 @@
+//! The control loop: looks, asks [`plan`], and performs the one step it is told to.
+//!
+//! ```text
+//!  caches ──dirty keys──▶ queue ──turn──▶ driver ──look──▶ plan ──step──▶ store, runtime
+//!                           ▲    one turn per lane at a time    │
+//!                           └────────── again, later ◀──────────┘
+//! ```
+//!
+//! - **One task drives one sandbox.** The queue never gives out two turns of one lane; a sandbox
+//!   and the snapshots taken of it share a lane.
+//! - **Level-triggered.** A turn starts from what is, never from what happened. Events only enqueue.
+//! - **Fenced.** Every write names the version it was decided on; every call on the runtime
+//!   carries (uid, generation, operation). A turn that lost a race looks again.
+//! - **Reads its own writes.** A turn waits until the caches have seen what the last turn of its
+//!   key wrote, so a lagging cache never makes it decide twice.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`queue`] | keys to look at, when, one turn per lane, backoff per key |
+//! | [`deadlines`] | whether a timer has run out, by elapsed time |
+//! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
+//! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
+//! | [`events`] | what people read later |
+//! | [`world`] | the ports and caches that all drivers share |
+//! | [`control`] | the builder, the workers, start and drain |
+
+pub mod claim;
+pub mod control;
+pub mod deadlines;
+pub mod events;
+pub mod pool;
+pub mod queue;
+pub mod sandbox;
+pub mod snapshot;
+pub mod sweep;
+pub mod world;
+
+pub use control::{Builder, Control, Options};
+pub use events::EventSink;
+pub use world::ActivitySource;

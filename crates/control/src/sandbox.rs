@@ -1,0 +1,349 @@
+//! Drives one sandbox: look, plan, perform one step, look again.
+
+use std::sync::Arc;
+
+use model::{
+    Key, Sandbox, SandboxTemplate, Spec as _, Timestamp,
+    pool::{PoolSpec, RecyclePolicy},
+    sandbox::{DesiredState, SANDBOX_FINALIZER},
+    template::TemplateSpec,
+    workload::{Arming, Fence, Observed, WorkloadSpec},
+};
+use plan::{
+    failure::after_failure,
+    sandbox::{Due, Intent, Step, View, asleep, plan_sandbox, unknown},
+    snapshot::MAIN_CONTAINER,
+    timers::{Timers, timers},
+};
+use runtime::RuntimeError;
+use store::StoreExt as _;
+
+use crate::{
+    deadlines::Timer,
+    events::about,
+    world::{Done, World, lost},
+};
+
+/// More steps than any sandbox needs in a row; a turn that takes more gives way to others.
+const STEPS_PER_TURN: usize = 16;
+/// Failed looks in a row after which a sandbox's state is published as unknown.
+const LOOKS_BEFORE_UNKNOWN: u32 = 3;
+
+/// Brings a sandbox as far as it will go. `failures` is how often turns of this key failed in a row.
+pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
+    if !world.caught_up(key).await {
+        return Done::Retry;
+    }
+    let Some(cached) = world.caches.sandboxes.find(key) else {
+        world.forget(key);
+        return Done::Gone;
+    };
+    let mut sandbox = Sandbox::clone(&cached);
+    for _ in 0..STEPS_PER_TURN {
+        match advance(world, &sandbox, failures).await {
+            Ok(next) => sandbox = next,
+            Err(done) => return done,
+        }
+    }
+    Done::Again
+}
+
+/// Takes one step. Answers the record after it, or how the turn ends.
+async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sandbox, Done> {
+    let now = world.now();
+    let recycle = recycle_policy(world, sandbox);
+    let view = |observed, due| View {
+        sandbox,
+        observed,
+        due,
+        recycle,
+        now,
+    };
+    let observed = match world.ports.runtime.inspect(sandbox.uid()).await {
+        Ok(observed) => observed,
+        Err(error) => {
+            let blind = view(&Observed::Absent, Due::default());
+            return Err(cannot_look(world, blind, &error, failures).await);
+        }
+    };
+    let (due, next) = judge(world, sandbox);
+    let view = view(&observed, due);
+    let plan = plan_sandbox(view);
+    let Some(step) = plan.steps.into_iter().next() else {
+        tracing::trace!(key = %sandbox.key(), why = %plan.why, "rests");
+        return Err(Done::Rest(next));
+    };
+    tracing::debug!(key = %sandbox.key(), ?step, why = %plan.why, "acts");
+    perform(world, view, step).await
+}
+
+async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, Done> {
+    let sandbox = view.sandbox;
+    match step {
+        Step::AddFinalizer => {
+            let mut next = sandbox.clone();
+            next.metadata.finalizers.push(SANDBOX_FINALIZER.into());
+            world.write_spec(&next).await
+        }
+        Step::RemoveFinalizer => {
+            let mut next = sandbox.clone();
+            next.metadata
+                .finalizers
+                .retain(|f| &**f != SANDBOX_FINALIZER);
+            world.write_spec(&next).await?;
+            Err(Done::Again)
+        }
+        Step::Publish(status, note) => {
+            let mut next = sandbox.clone();
+            next.status = *status;
+            let written = world.write_status(&next).await?;
+            if let Some(note) = note {
+                world.ports.events.record(about(&written), note);
+            }
+            Ok(written)
+        }
+        Step::Intend(intent) => world.write_spec(&intended(sandbox, intent)).await,
+        Step::DeleteRecord(note) => {
+            world
+                .ports
+                .store
+                .delete_object(sandbox)
+                .await
+                .map_err(|e| lost(&sandbox.key(), &e))?;
+            world.ports.events.record(about(sandbox), note);
+            Err(Done::Again)
+        }
+        Step::Capture => match run(world, view, &step).await? {
+            Effect::Captured(digest) => {
+                let plan = asleep(view, Some(digest));
+                match plan.steps.into_iter().next() {
+                    Some(publish) => Box::pin(perform(world, view, publish)).await,
+                    None => Err(Done::Again),
+                }
+            }
+            Effect::Done => Err(Done::Again),
+        },
+        Step::Create(_)
+        | Step::Arm
+        | Step::SwapImages
+        | Step::Freeze
+        | Step::Thaw
+        | Step::Reset
+        | Step::DeleteWorkload => {
+            run(world, view, &step).await?;
+            Ok(sandbox.clone())
+        }
+    }
+}
+
+/// What a step on the runtime brought.
+enum Effect {
+    Done,
+    Captured(model::Digest),
+}
+
+/// Performs a step on the runtime; a failure is recorded before the turn ends.
+async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done> {
+    let sandbox = view.sandbox;
+    let limit = world.options.step_timeout;
+    let result = match tokio::time::timeout(limit, call(world, sandbox, step)).await {
+        Ok(result) => result,
+        Err(_) => Err(RuntimeError::Failed(
+            format!("no answer within {limit:?}").into(),
+        )),
+    };
+    let error = match result {
+        Ok(effect) => return Ok(effect),
+        // Somebody newer is at work on it: what this turn saw is old.
+        Err(RuntimeError::Stale(_)) => return Err(Done::Retry),
+        Err(error) => error,
+    };
+    tracing::warn!(key = %sandbox.key(), ?step, %error, "step failed");
+    let mut next = sandbox.clone();
+    let hopeless = !error.is_retryable();
+    next.status = after_failure(sandbox, step, &error.to_string(), hopeless, view.now);
+    world.write_status(&next).await?;
+    Err(Done::Retry)
+}
+
+async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, RuntimeError> {
+    let runtime = &world.ports.runtime;
+    let fence = fence_of(sandbox);
+    match step {
+        Step::Create(from) => {
+            let spec = workload_spec(world, sandbox, from.clone())?;
+            runtime.create(fence, &spec).await?;
+        }
+        Step::Arm => runtime.arm(fence, &arming(world, sandbox)).await?,
+        Step::SwapImages => {
+            let spec = workload_spec(world, sandbox, None)?;
+            runtime.swap_images(fence, &spec.images).await?;
+        }
+        Step::Freeze => runtime.freeze(fence).await?,
+        Step::Thaw => runtime.thaw(fence).await?,
+        Step::Capture => {
+            return runtime
+                .capture(fence)
+                .await
+                .map(|c| Effect::Captured(c.digest));
+        }
+        Step::Reset => runtime.reset(fence).await?,
+        Step::DeleteWorkload => runtime.delete(fence).await?,
+        Step::AddFinalizer
+        | Step::RemoveFinalizer
+        | Step::Publish(..)
+        | Step::Intend(_)
+        | Step::DeleteRecord(_) => {}
+    }
+    Ok(Effect::Done)
+}
+
+/// What makes a call on the runtime stale.
+pub(crate) fn fence_of(sandbox: &Sandbox) -> Fence {
+    Fence {
+        uid: sandbox.uid(),
+        generation: sandbox.metadata.generation,
+        operation: sandbox
+            .status
+            .last_operation
+            .as_ref()
+            .map(|op| op.id)
+            .unwrap_or_default(),
+    }
+}
+
+fn template_of(world: &World, sandbox: &Sandbox) -> Option<Arc<SandboxTemplate>> {
+    let name = sandbox.spec.template.clone()?;
+    world.caches.templates.find(&Key {
+        kind: TemplateSpec::KIND,
+        namespace: None,
+        name,
+    })
+}
+
+fn workload_spec(
+    world: &World,
+    sandbox: &Sandbox,
+    from: Option<model::Digest>,
+) -> Result<WorkloadSpec, RuntimeError> {
+    let spec = &sandbox.spec;
+    let template = template_of(world, sandbox);
+    let mut images = spec.images.clone();
+    match &template {
+        Some(template) if !images.contains_key(MAIN_CONTAINER) => {
+            images.insert(MAIN_CONTAINER, template.spec.image.clone());
+        }
+        Some(_) => {}
+        None => {
+            if let Some(name) = &spec.template {
+                let reason = format!("template {name} does not exist: create it, or name another");
+                return Err(RuntimeError::Impossible {
+                    field: "spec.template",
+                    reason: reason.into(),
+                });
+            }
+            if !images.contains_key(MAIN_CONTAINER) {
+                let reason = "name a template, or an image for the container \"main\"";
+                return Err(RuntimeError::Impossible {
+                    field: "spec.template",
+                    reason: reason.into(),
+                });
+            }
+        }
+    }
+    let resources = spec
+        .resources
+        .or_else(|| template.as_ref().and_then(|t| t.spec.resources));
+    Ok(WorkloadSpec {
+        images,
+        resources,
+        network: spec.network.clone(),
+        from,
+    })
+}
+
+fn arming(world: &World, sandbox: &Sandbox) -> Arming {
+    let mut env = template_of(world, sandbox)
+        .map(|t| t.spec.env.clone())
+        .unwrap_or_default();
+    for (name, value) in sandbox.spec.env.iter() {
+        env.insert(name, value);
+    }
+    Arming {
+        epoch: sandbox.spec.epoch,
+        env,
+    }
+}
+
+fn intended(sandbox: &Sandbox, intent: Intent) -> Sandbox {
+    let mut next = sandbox.clone();
+    match intent {
+        Intent::Pause | Intent::StayPaused => next.spec.desired_state = DesiredState::Paused,
+        Intent::Resume => next.spec.desired_state = DesiredState::Running,
+        Intent::Release => next = plan::claim::released(sandbox),
+    }
+    next
+}
+
+fn recycle_policy(world: &World, sandbox: &Sandbox) -> RecyclePolicy {
+    let Some(name) = sandbox.spec.pool.clone() else {
+        return RecyclePolicy::Destroy;
+    };
+    let key = Key {
+        kind: PoolSpec::KIND,
+        namespace: sandbox.metadata.namespace.clone(),
+        name,
+    };
+    match world.caches.pools.find(&key) {
+        Some(pool) if !pool.metadata.is_deleting() => pool.spec.recycle_policy,
+        // There is no pool to go back to.
+        Some(_) | None => RecyclePolicy::Destroy,
+    }
+}
+
+/// Which timers have run out, and how long until the next one does.
+fn judge(world: &World, sandbox: &Sandbox) -> (Due, Option<std::time::Duration>) {
+    let Timers {
+        end,
+        idle,
+        descend,
+        retry,
+    } = timers(sandbox, world.ports.activity.activity(sandbox));
+    let key = sandbox.key();
+    let mut next = None::<std::time::Duration>;
+    let mut over = |which, at: Option<Timestamp>| match world.deadlines.judge(&key, which, at) {
+        Timer::Off => false,
+        Timer::Over => true,
+        Timer::In(left) => {
+            next = Some(next.map_or(left, |n| n.min(left)));
+            false
+        }
+    };
+    let due = Due {
+        end: over("end", end),
+        idle: over("idle", idle),
+        descend: over("descend", descend),
+        retry: over("retry", retry),
+    };
+    (due, next)
+}
+
+/// A runtime that cannot be asked: after a few tries that is what is published.
+async fn cannot_look(world: &World, view: View<'_>, error: &RuntimeError, failures: u32) -> Done {
+    use model::lifecycle::Phase;
+    let sandbox = view.sandbox;
+    tracing::warn!(key = %sandbox.key(), %error, "the runtime cannot be asked");
+    let ended = matches!(
+        sandbox.status.phase,
+        Phase::Stopped | Phase::Failed | Phase::Pending
+    );
+    let known = sandbox.status.phase != Phase::Unknown && !sandbox.metadata.is_deleting() && !ended;
+    if known && failures + 1 >= LOOKS_BEFORE_UNKNOWN {
+        let mut next = sandbox.clone();
+        next.status = unknown(view, &error.to_string());
+        if let Err(done) = world.write_status(&next).await {
+            return done;
+        }
+    }
+    Done::Retry
+}

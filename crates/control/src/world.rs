@@ -1,0 +1,206 @@
+//! The ports and caches that all drivers share.
+
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+
+use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
+use kit::{Clock, Entropy};
+use model::{Key, Object, Sandbox, Spec, Timestamp, Uid, Version};
+use parking_lot::Mutex;
+use plan::{expect::Expectations, timers::Activity};
+use runtime::Runtime;
+use store::{Outcome, Store, StoreError, StoreExt as _};
+use tokio::time::Instant;
+
+use crate::{EventSink, control::Options, deadlines::Deadlines};
+
+/// Says when sandboxes were last used.
+pub trait ActivitySource: Send + Sync + Debug {
+    /// What is known of a sandbox's use by all sources together.
+    fn activity(&self, sandbox: &Sandbox) -> Activity;
+}
+
+/// The source where nothing measures use: only what the record says counts.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordOnly;
+
+impl ActivitySource for RecordOnly {
+    fn activity(&self, _: &Sandbox) -> Activity {
+        Activity::LastUsed(None)
+    }
+}
+
+/// The ports.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Where records are.
+    pub store: Arc<dyn Store>,
+    /// What runs workloads.
+    pub runtime: Arc<dyn Runtime>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<Entropy>,
+    /// Use of sandboxes.
+    pub activity: Arc<dyn ActivitySource>,
+    /// What people read later.
+    pub events: Arc<dyn EventSink>,
+}
+
+/// What the drivers look at.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    /// Sandboxes.
+    pub sandboxes: SandboxCache,
+    /// Pools.
+    pub pools: PoolCache,
+    /// Claims.
+    pub claims: ClaimCache,
+    /// Snapshots.
+    pub snapshots: SnapshotCache,
+    /// Templates.
+    pub templates: TemplateCache,
+}
+
+/// Everything a driver needs.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) ports: Ports,
+    pub(crate) caches: Caches,
+    pub(crate) options: Options,
+    pub(crate) deadlines: Deadlines<Key>,
+    /// What each pool has asked for and not seen yet.
+    pub(crate) expectations: Mutex<BTreeMap<Uid, Expectations>>,
+    /// The newest version each key's turns have written: the next turn must not look at less.
+    floors: Mutex<BTreeMap<Key, Version>>,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Nothing to do until something changes, or this much time has passed.
+    Rest(Option<Duration>),
+    /// Something changed underneath: look again.
+    Again,
+    /// It failed: look again, later each time.
+    Retry,
+    /// The object is gone.
+    Gone,
+}
+
+/// How long a turn waits for a cache to catch up before it gives way.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+impl World {
+    pub(crate) fn new(ports: Ports, caches: Caches, options: Options) -> Self {
+        let deadlines = Deadlines::new(Arc::clone(&ports.clock));
+        Self {
+            ports,
+            caches,
+            options,
+            deadlines,
+            expectations: Mutex::default(),
+            floors: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.ports.clock.wall_micros())
+    }
+
+    /// Waits until the caches that a turn of this key decides on have seen its last writes.
+    pub(crate) async fn caught_up(&self, key: &Key) -> bool {
+        let Some(floor) = self.floors.lock().get(key).copied() else {
+            return true;
+        };
+        let deadline = Instant::now() + CATCH_UP;
+        let caches = &self.caches;
+        // A turn reads its own kind and, for pools, claims and snapshots, sandboxes.
+        let own = async {
+            match key.kind {
+                model::pool::PoolSpec::KIND => caches.pools.wait_for_version(floor, deadline).await,
+                model::claim::ClaimSpec::KIND => {
+                    caches.claims.wait_for_version(floor, deadline).await
+                }
+                model::snapshot::SnapshotSpec::KIND => {
+                    caches.snapshots.wait_for_version(floor, deadline).await
+                }
+                _sandbox => Ok(()),
+            }
+        };
+        own.await.is_ok()
+            && caches
+                .sandboxes
+                .wait_for_version(floor, deadline)
+                .await
+                .is_ok()
+            && self
+                .floors
+                .lock()
+                .remove(key)
+                .is_some_and(|now| now == floor)
+    }
+
+    /// Remembers what a turn of this key has written.
+    pub(crate) fn wrote(&self, key: &Key, version: Version) {
+        let mut floors = self.floors.lock();
+        let floor = floors.entry(key.clone()).or_insert(version);
+        *floor = version.max(*floor);
+    }
+
+    pub(crate) fn forget(&self, key: &Key) {
+        self.floors.lock().remove(key);
+        self.deadlines.forget(key);
+    }
+
+    /// Replaces the spec half of an object of this key's turn.
+    pub(crate) async fn write_spec<S: Spec>(&self, object: &Object<S>) -> Result<Object<S>, Done> {
+        let key = object.key();
+        let written = self.ports.store.update_spec(object).await;
+        self.written(&key, written)
+    }
+
+    /// Replaces the status half of an object of this key's turn.
+    pub(crate) async fn write_status<S: Spec>(
+        &self,
+        object: &Object<S>,
+    ) -> Result<Object<S>, Done> {
+        let key = object.key();
+        let written = self.ports.store.update_status(object).await;
+        self.written(&key, written)
+    }
+
+    fn written<S: Spec>(
+        &self,
+        key: &Key,
+        written: Result<Object<S>, StoreError>,
+    ) -> Result<Object<S>, Done> {
+        match written {
+            Ok(object) => {
+                self.wrote(key, object.version());
+                Ok(object)
+            }
+            Err(error) => Err(lost(key, &error)),
+        }
+    }
+}
+
+/// What a failed write means for a turn.
+pub(crate) fn lost(key: &Key, error: &StoreError) -> Done {
+    match error {
+        // The cache will show what happened; looking too early only conflicts again.
+        StoreError::Conflict { .. } | StoreError::AlreadyExists(_) => Done::Again,
+        StoreError::NotFound(_) | StoreError::OtherUid { .. } => Done::Again,
+        StoreError::Unavailable {
+            outcome: Outcome::NotApplied | Outcome::Unknown,
+            ..
+        }
+        | StoreError::Expired { .. } => {
+            tracing::warn!(%key, %error, "write failed");
+            Done::Retry
+        }
+        StoreError::TooLarge { .. } | StoreError::Undecodable { .. } => {
+            tracing::error!(%key, %error, "write refused");
+            Done::Retry
+        }
+    }
+}
