@@ -87,6 +87,8 @@ impl Share for SandboxSpec {
         for name in [&mut spec.template, &mut spec.pool].into_iter().flatten() {
             names.share_name(name);
         }
+        // Decoded lists have room for four; most sandboxes have one condition.
+        sandbox.status.conditions.shrink_to_fit();
     }
 }
 

@@ -115,9 +115,10 @@ impl<T> Indexes<T> for NoIndex {
 #[derive(Debug)]
 pub struct Full<S, I>(PhantomData<fn() -> (S, I)>);
 
-/// Which text of a kind's objects repeats so much that it pays to keep it once.
+/// How a kind's objects are made small for keeping: text that repeats so much that it pays to
+/// keep it once, room that decoding left over.
 pub trait Share: Spec {
-    /// Replaces repeated text by shared text.
+    /// Replaces repeated text by shared text, gives back room that is not needed.
     fn share(_object: &mut Object<Self>, _names: &mut Names) {}
 }
 
