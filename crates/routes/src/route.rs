@@ -4,7 +4,8 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
+pub use model::lifecycle::Traffic as State;
+use model::{Epoch, Name, Namespace, Sandbox, SandboxId, Uid, Version, lifecycle, sandbox::Via};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -54,40 +55,41 @@ impl Route {
         self.uid == uid && self.epoch == epoch
     }
 
+    /// The route of a stored sandbox; none for one without a namespace, which cannot be.
+    #[must_use]
+    pub fn of(sandbox: &Sandbox) -> Option<Self> {
+        let spec = &sandbox.spec;
+        let public = spec.network.as_ref().and_then(|n| n.allow_public_traffic);
+        Some(Self {
+            version: sandbox.version(),
+            epoch: spec.epoch,
+            uid: sandbox.uid(),
+            namespace: sandbox.metadata.namespace.clone()?,
+            name: sandbox.metadata.name.clone(),
+            id: spec.sandbox_id.clone(),
+            state: lifecycle::traffic(sandbox),
+            address: sandbox.status.address.as_ref().and_then(Address::of),
+            wake_on_traffic: spec.wake_on_traffic,
+            // No tokens are minted yet; without one the agent's port is nobody's.
+            agent: Gate::Closed,
+            traffic: if public == Some(false) {
+                Gate::Closed
+            } else {
+                Gate::Open
+            },
+            owner: spec.owner.as_ref().map(|owner| owner.team.clone()),
+        })
+    }
+
     pub(crate) fn same_key(&self, other: &Self) -> bool {
         self.name == other.name && self.namespace == other.namespace
     }
 }
 
-/// What a sandbox is doing, as far as routing cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum State {
-    /// Not yet able to serve.
-    Creating,
-    /// A pool member without an owner.
-    Idle,
-    /// Serving.
-    Running,
-    /// On its way to sleep: admission is closed.
-    Pausing,
-    /// Asleep.
-    Paused,
-    /// Waking.
-    Resuming,
-    /// On its way out, or back to its pool.
-    Stopping,
-    /// Its workload ended badly; the record is still there.
-    Failed,
-    /// Nobody knows just now; somebody is finding out.
-    Unknown,
-    /// Gone for good.
-    Dead,
-}
-
 /// The one predicate that decides whether a route stays or is deleted: only the dead go.
 ///
-/// Everything else stays with its state, so that a sleeping sandbox can be woken and a stopping
-/// one answered for.
+/// Everything else stays with its state, so that a sleeping sandbox can be woken and one that is
+/// being made is known.
 #[must_use]
 pub const fn keep(state: State) -> bool {
     match state {
@@ -97,8 +99,6 @@ pub const fn keep(state: State) -> bool {
         | State::Pausing
         | State::Paused
         | State::Resuming
-        | State::Stopping
-        | State::Failed
         | State::Unknown => true,
         State::Dead => false,
     }
@@ -113,6 +113,18 @@ pub enum Address {
     Netns,
     /// At a Pod's address; its loopback is reached through the agent's forwarder.
     Pod(IpAddr),
+}
+
+impl Address {
+    /// The typed form of an observed address. One that cannot be parsed cannot be dialled: the
+    /// sandbox is then known, and has no address.
+    #[must_use]
+    pub fn of(observed: &model::sandbox::Address) -> Option<Self> {
+        match observed.via {
+            Via::NetworkNamespace => Some(Self::Netns),
+            Via::Pod => observed.ip.as_ref()?.parse().ok().map(Self::Pod),
+        }
+    }
 }
 
 /// Who may pass. What a message leaves out is closed.
@@ -218,8 +230,6 @@ mod tests {
             State::Pausing,
             State::Paused,
             State::Resuming,
-            State::Stopping,
-            State::Failed,
             State::Unknown,
         ];
         assert!(states.into_iter().all(keep));
