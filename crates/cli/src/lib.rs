@@ -1,0 +1,149 @@
+//! Commands over the public API. They know the registry of kinds and the REST shape, and nothing
+//! of the server's insides: against a cluster they would work the same.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`connect`], [`kubeconfig`] | finding a server: its address, its CA, a token |
+//! | [`client`] | HTTPS with that CA only; errors as the server states them |
+//! | [`resource`] | kinds by any of their names, and their paths |
+//! | [`manifest`] | objects from YAML and JSON files |
+//! | [`output`] | tables, YAML, JSON |
+//! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`] | one command each |
+//! | [`merge`] | the three-way merge of `apply` |
+
+mod apply;
+mod client;
+mod connect;
+mod delete;
+mod describe;
+mod get;
+pub mod kubeconfig;
+mod manifest;
+mod merge;
+mod output;
+mod resource;
+mod watch;
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::Subcommand;
+
+pub use connect::{KUBECONFIG_VARIABLE, default_data_dir};
+pub use output::table;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List objects, or show some of them
+    #[command(after_help = "Examples:
+  dormouse get sandboxes                          the same as `get sandbox` and `get sbx`
+  dormouse get sbx one two -o yaml
+  dormouse get sandboxpools -A -o wide
+  dormouse get sandboxes -l team=blue --field-selector status.phase=Running
+  dormouse get sandboxes --watch")]
+    Get(get::Arguments),
+    /// Show everything about objects, for people: intent, what is observed, events
+    #[command(after_help = "Examples:
+  dormouse describe sandbox one
+  dormouse describe sandboxpool/warm -n team-blue")]
+    Describe(describe::Arguments),
+    /// Create or change the objects that files describe
+    #[command(after_help = "Examples:
+  dormouse apply -f sandbox.yaml
+  dormouse apply -f manifests/ -n team-blue
+  cat sandbox.json | dormouse apply -f -
+  dormouse apply -f sandbox.yaml --dry-run
+
+A field that an earlier apply set and the file no longer mentions is removed; what others set is
+kept. The last file is remembered in the same annotation that kubectl uses, so both can be mixed.")]
+    Apply(apply::Arguments),
+    /// Delete objects, and wait until they are gone
+    #[command(after_help = "Examples:
+  dormouse delete sandbox one two
+  dormouse delete -f sandbox.yaml --ignore-not-found
+  dormouse delete sandbox one --wait=false")]
+    Delete(delete::Arguments),
+    /// Follow the changes of objects until interrupted
+    #[command(after_help = "Examples:
+  dormouse watch sandboxes
+  dormouse watch sandbox one -o json
+
+A lost connection is taken up where it broke.")]
+    Watch(watch::Arguments),
+    /// Print the CustomResourceDefinitions of the kinds, for a Kubernetes cluster
+    #[command(after_help = "Example:
+  dormouse crds | kubectl apply -f -")]
+    Crds,
+}
+
+/// Runs a command. `is_root` decides where a server's data is looked for.
+///
+/// # Errors
+/// Whatever it is that went wrong, in words for the person who asked.
+pub async fn run(command: Command, is_root: bool) -> anyhow::Result<()> {
+    match command {
+        Command::Get(arguments) => get::run(arguments, is_root).await,
+        Command::Describe(arguments) => describe::run(&arguments, is_root).await,
+        Command::Apply(arguments) => apply::run(&arguments, is_root).await,
+        Command::Delete(arguments) => delete::run(&arguments, is_root).await,
+        Command::Watch(arguments) => watch::run(arguments, is_root).await,
+        Command::Crds => crds(),
+    }
+}
+
+fn crds() -> anyhow::Result<()> {
+    let documents = model::kinds::ALL.iter().map(model::schema::crd);
+    print(&output::documents(documents)?)
+}
+
+/// Prints to stdout.
+///
+/// # Errors
+/// If that is closed; [`exit_code`] knows that this is no failure.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// What the process returns: 0, or 1 after saying what went wrong. A reader that went away, as
+/// `head` does, is no failure.
+#[must_use]
+pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else {
+        return ExitCode::SUCCESS;
+    };
+    let is_broken_pipe = error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
+    if is_broken_pipe {
+        return ExitCode::SUCCESS;
+    }
+    complain(&error);
+    ExitCode::FAILURE
+}
+
+/// One line on stderr for each thing that went wrong.
+pub(crate) fn complain(error: &anyhow::Error) {
+    let mut text = format!("error: {error:#}\n");
+    if let Some(refusal) = error.downcast_ref::<client::Refusal>() {
+        for (field, message) in refusal.details() {
+            let _ = writeln!(text, "  {field}: {message}");
+        }
+    }
+    // There is nobody left to tell.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Says how many of several things went wrong, each of which was shown already.
+pub(crate) fn tally(failed: usize) -> anyhow::Result<()> {
+    match failed {
+        0 => Ok(()),
+        1 => anyhow::bail!("1 object failed"),
+        _ => anyhow::bail!("{failed} objects failed"),
+    }
+}

@@ -1,0 +1,113 @@
+//! Configuration: one typed structure, filled from the defaults, a TOML file, the `DORMOUSE_*`
+//! environment and flags, each winning over the one before.
+//!
+//! The table below is the only place where a key is declared: its name in the file, its variable
+//! (`log.level` is `DORMOUSE_LOG_LEVEL`), its flag (`--log-level`), its check, its help and its
+//! line in `dormouse config` all follow from one entry. A key that nobody reads does not belong
+//! here. None of them holds a secret, so all of them can be shown; a key that does must bring a
+//! type whose text hides it.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`types`] | what a value can be, as text |
+//! | [`load`] | the layers, and refusals that name where the bad value stands |
+//! | [`flags`] | the table as command-line flags |
+//! | [`show`] | what is in force and from where |
+
+pub(crate) mod flags;
+pub(crate) mod load;
+pub(crate) mod show;
+pub(crate) mod types;
+
+use std::str::FromStr;
+
+use load::{Environment, Refusal, default_data_dir};
+use types::{AtLeastOne, Directory, Listen, LogFormat, LogLevel, Period};
+
+/// A declared key.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// Its name in the file.
+    pub(crate) name: &'static str,
+    /// What it is for.
+    pub(crate) help: &'static str,
+    default: Fallback,
+    check: fn(&str) -> Result<String, String>,
+}
+
+/// What a key is when nobody sets it.
+#[derive(Debug)]
+enum Fallback {
+    Fixed(&'static str),
+    Found(fn(&Environment) -> Result<String, Refusal>),
+}
+
+impl Key {
+    /// The variable that sets it.
+    pub(crate) fn variable(&self) -> String {
+        format!("DORMOUSE_{}", self.name.replace('.', "_").to_uppercase())
+    }
+
+    /// The flag that sets it, without its dashes.
+    pub(crate) fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+}
+
+/// Parses and prints again, so that equal values look equal.
+fn check<T: FromStr<Err: ToString> + ToString>(text: &str) -> Result<String, String> {
+    text.parse()
+        .map(|value: T| value.to_string())
+        .map_err(|e| e.to_string())
+}
+
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $field:ident: $type:ty = $name:literal, $default:expr;)+) => {
+        /// Everything that can be configured.
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) struct Settings {
+            $($(#[doc = $help])+ pub(crate) $field: $type,)+
+        }
+
+        /// Every key, in the order in which it is shown.
+        pub(crate) const KEYS: &[Key] = &[$(Key {
+            name: $name,
+            help: concat!($($help),+),
+            default: $default,
+            check: check::<$type>,
+        }),+];
+
+        impl Settings {
+            /// From one text for each key, in the order of [`KEYS`].
+            fn parse(texts: &[&str]) -> Result<Self, String> {
+                let mut texts = texts.iter();
+                // The fields of a literal are evaluated as written: in the order of KEYS.
+                Ok(Self {
+                    $($field: {
+                        let text = texts.next().ok_or("a key without a value")?;
+                        text.parse::<$type>().map_err(|e| e.to_string())?
+                    },)+
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    /// Address and port of the API; port 0 lets the system choose
+    listen: Listen = "listen", Fallback::Fixed("127.0.0.1:7443");
+    /// Directory that holds all state: records, certificates, the token
+    data_dir: Directory = "data_dir", Fallback::Found(default_data_dir);
+    /// What is logged: off, error, warn, info, debug, trace, or filters as `info,api=debug`
+    log_level: LogLevel = "log.level", Fallback::Fixed("info");
+    /// How it is logged: text or json
+    log_format: LogFormat = "log.format", Fallback::Fixed("text");
+    /// Longest request body, in bytes
+    api_max_body_bytes: AtLeastOne = "api.max_body_bytes", Fallback::Fixed("1572864");
+    /// Watches open at once; more of them are refused
+    api_max_watches: AtLeastOne = "api.max_watches", Fallback::Fixed("4096");
+    /// Connections served at once; more of them wait to be accepted
+    api_max_connections: AtLeastOne = "api.max_connections", Fallback::Fixed("1024");
+    /// How long requests may take to finish after a signal to stop
+    drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
+}

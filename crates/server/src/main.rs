@@ -1,0 +1,110 @@
+//! The `dormouse` binary: the only place where the parts are put together.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`config`] | settings: file, environment, flags |
+//! | [`serve`] | `dormouse serve`, start to stop |
+//! | [`data_dir`] | one server, private files |
+//! | [`tls`], [`token`] | the server's identity, the first user's token |
+//! | [`listener`] | connections |
+//!
+//! The other commands are clients of the API; they live in the `cli` crate.
+
+mod config;
+mod data_dir;
+mod listener;
+mod logging;
+mod serve;
+mod tls;
+mod token;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use config::{
+    flags::Flags,
+    load::{Environment, InForce, load},
+    show::{self, Format},
+};
+
+/// Sandboxes for AI agents: ready in milliseconds, asleep when idle, awake on traffic.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dormouse",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  dormouse serve                              run the server with its data where this user keeps data
+  dormouse serve --data-dir ./data --listen 127.0.0.1:0
+  dormouse apply -f sandbox.yaml              create or change what a file describes
+  dormouse get sandboxes                      list them
+  dormouse describe sandbox my-sandbox        everything about one, with its events
+  dormouse watch sandboxes                    follow changes
+  dormouse delete sandbox my-sandbox
+  dormouse config                             what is configured, and by whom"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    #[command(after_help = "Examples:
+  dormouse serve
+  dormouse serve --data-dir /srv/dormouse --listen 0.0.0.0:7443
+  DORMOUSE_LOG_LEVEL=debug dormouse serve --config dormouse.toml
+
+The first start makes a certificate authority, a token and a kubeconfig in the data directory.
+SIGINT or SIGTERM stops it after the requests under way; a second one stops it at once.")]
+    Serve(Flags),
+    /// Show the configuration in force, and where each value comes from
+    #[command(after_help = "Examples:
+  dormouse config
+  dormouse config --output toml > dormouse.toml
+  DORMOUSE_LISTEN=127.0.0.1:0 dormouse config --config dormouse.toml")]
+    Config {
+        #[command(flatten)]
+        flags: Flags,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Print the version
+    Version,
+    #[command(flatten)]
+    Client(cli::Command),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Serve(flags) => serve(&flags),
+        Command::Config { flags, output } => {
+            read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
+        }
+        Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
+        Command::Client(command) => {
+            let is_root = rustix::process::geteuid().is_root();
+            runtime().and_then(|runtime| runtime.block_on(cli::run(command, is_root)))
+        }
+    };
+    cli::exit_code(outcome)
+}
+
+fn read(flags: &Flags) -> anyhow::Result<InForce> {
+    let environment = Environment::of_process();
+    Ok(load(&environment, flags.file.as_deref(), &flags.given)?)
+}
+
+fn serve(flags: &Flags) -> anyhow::Result<()> {
+    let settings = read(flags)?.settings;
+    logging::start(&settings);
+    runtime()?.block_on(serve::run(&settings))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?)
+}
