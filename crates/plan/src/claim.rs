@@ -11,10 +11,14 @@ use model::{
     sandbox::{DesiredState, Owner, Timeouts},
 };
 
-use crate::Plan;
+use crate::{Plan, sandbox::was_released};
 
 /// Annotation on a claimed member, with the name of the claim that took it.
 pub const CLAIM_ANNOTATION: &str = "dormouse.dev/claim";
+
+/// Annotation on a member that was delivered with other images than it idled on. It stays through
+/// the release, because it says that the member cannot go back as it is.
+pub const SWAPPED_ANNOTATION: &str = "dormouse.dev/swapped-images";
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +121,10 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
         Verdict::Do => {}
         Verdict::Already | Verdict::Deferred(_) | Verdict::Denied(_) => return None,
     }
+    // Still `Idle`, but the last owner gave it back a moment ago and may be inside.
+    if was_released(member) {
+        return None;
+    }
     let mut next = member.clone();
     let spec = &mut next.spec;
     spec.owner = Some(delivery.owner.clone());
@@ -125,7 +133,10 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     spec.claimed_at = Some(now);
     spec.env = delivery.env.clone();
     for (container, image) in delivery.images.iter() {
-        spec.images.insert(container, image);
+        if spec.images.get(container) != Some(image) {
+            spec.images.insert(container, image);
+            next.metadata.annotations.insert(SWAPPED_ANNOTATION, "true");
+        }
     }
     spec.metadata = delivery.metadata.clone();
     spec.timeouts = delivery.timeouts;

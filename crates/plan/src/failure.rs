@@ -15,7 +15,8 @@ use crate::sandbox::Step;
 /// Tries before an operation is given up.
 pub const MAX_ATTEMPTS: u32 = 5;
 
-/// The status after `step` failed; `hopeless` errors are not tried again.
+/// The status after `step` failed; `hopeless` errors are not tried again. A record that could not
+/// be written says nothing of the sandbox: the status stays as it is.
 #[must_use]
 pub fn after_failure(
     sandbox: &Sandbox,
@@ -25,22 +26,21 @@ pub fn after_failure(
     now: Timestamp,
 ) -> SandboxStatus {
     let mut status = sandbox.status.clone();
-    let kind = operation_of(sandbox, step);
+    let Some(kind) = operation_of(sandbox, step) else {
+        return status;
+    };
     let generation = sandbox.metadata.generation;
+    let last = status.last_operation.take();
+    // A call that failed may take effect later: the next one must make it stale.
+    let id = last.as_ref().map(|op| op.id).unwrap_or_default().next();
     // One that was given up stays so: a clean-up that fails must not start it anew.
-    let same = status.last_operation.take().filter(|op| {
+    let same = last.filter(|op| {
         op.kind == kind && op.generation == generation && op.state != OperationState::Succeeded
     });
     let mut operation = same.unwrap_or_else(|| {
         Box::new(Operation {
             kind,
-            id: sandbox
-                .status
-                .last_operation
-                .as_ref()
-                .map(|op| op.id)
-                .unwrap_or_default()
-                .next(),
+            id,
             generation,
             state: OperationState::InFlight,
             started_at: now,
@@ -48,6 +48,7 @@ pub fn after_failure(
             error: None,
         })
     });
+    operation.id = id;
     operation.attempts += 1;
     operation.error = Some(error.into());
     let gives_up = match kind {
@@ -66,9 +67,22 @@ pub fn after_failure(
 }
 
 /// The operation that a step belongs to, by the phase it was taken in.
-fn operation_of(sandbox: &Sandbox, step: &Step) -> OperationKind {
-    match step {
-        Step::DeleteWorkload => OperationKind::Stop,
+fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
+    Some(match step {
+        // Removing what an attempt left belongs to the attempt.
+        Step::DeleteWorkload => match sandbox.status.phase {
+            Phase::Starting => OperationKind::Start,
+            Phase::Resuming => OperationKind::Resume,
+            Phase::Pending
+            | Phase::Idle
+            | Phase::Running
+            | Phase::Pausing
+            | Phase::Paused
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Failed
+            | Phase::Unknown => OperationKind::Stop,
+        },
         Step::Reset => OperationKind::Release,
         Step::Freeze | Step::Capture => OperationKind::Pause,
         Step::Create(_) | Step::Arm | Step::SwapImages | Step::Thaw => match sandbox.status.phase {
@@ -87,6 +101,6 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> OperationKind {
         | Step::RemoveFinalizer
         | Step::Publish(..)
         | Step::Intend(_)
-        | Step::DeleteRecord(_) => OperationKind::Inspect,
-    }
+        | Step::DeleteRecord(_) => return None,
+    })
 }

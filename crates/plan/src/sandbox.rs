@@ -23,7 +23,7 @@ use model::{
     workload::{Facts, Observed, WorkloadState},
 };
 
-use crate::{Note, Plan};
+use crate::{Note, Plan, claim::SWAPPED_ANNOTATION, failure::after_failure};
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,35 @@ pub enum Intent {
 /// Decides the next step.
 #[must_use]
 pub fn plan_sandbox(view: View<'_>) -> Plan<Step> {
+    let plan = decide(view);
+    if plan.steps.is_empty() && !view.sandbox.metadata.is_deleting() {
+        return at_rest(view, plan);
+    }
+    plan
+}
+
+/// Before it rests, its record says that nothing is in flight and that its intent was seen:
+/// somebody may be waiting to hear just that.
+fn at_rest(view: View<'_>, plan: Plan<Step>) -> Plan<Step> {
+    let status = &view.sandbox.status;
+    let seen = status.observed_generation == view.sandbox.metadata.generation;
+    let open = status
+        .last_operation
+        .as_ref()
+        .filter(|op| op.state == OperationState::InFlight)
+        .map(|op| op.kind);
+    if seen && open.is_none() {
+        return plan;
+    }
+    let mut status = settle(view, status.phase, open);
+    if status.phase == Phase::Running && !seen {
+        // Who changes what is wanted of it is using it.
+        status.last_active_at = status.last_active_at.max(Some(view.now));
+    }
+    Plan::step(Step::Publish(status, None), plan.why)
+}
+
+fn decide(view: View<'_>) -> Plan<Step> {
     let View {
         sandbox,
         observed,
@@ -116,10 +145,14 @@ pub fn plan_sandbox(view: View<'_>) -> Plan<Step> {
     if matches!(status.phase, Phase::Stopped | Phase::Failed) {
         return after_the_end(view);
     }
-    if let Observed::Present(Facts {
-        state: WorkloadState::Exited { code },
-        ..
-    }) = observed
+    // With a durable layer the workload is a remnant or an attempt; its end ends nothing.
+    if let (
+        None,
+        Observed::Present(Facts {
+            state: WorkloadState::Exited { code },
+            ..
+        }),
+    ) = (&status.snapshot, observed)
     {
         let reason = if *code == 0 {
             StopReason::Completed
@@ -148,7 +181,9 @@ pub fn plan_sandbox(view: View<'_>) -> Plan<Step> {
             OnTimeout::Pause => by_phase(view),
         };
     }
-    if due.idle && !asleep && status.phase == Phase::Running && may_try_to_sleep(view) {
+    // A change of what is wanted is a sign of use that must be recorded first.
+    let seen = status.observed_generation == sandbox.metadata.generation;
+    if due.idle && !asleep && seen && status.phase == Phase::Running && may_try_to_sleep(view) {
         return match (sandbox.spec.timeouts.idle_action, &sandbox.spec.pool) {
             (IdleAction::Pause, _) => {
                 Plan::step(Step::Intend(Intent::Pause), "it has been idle for too long")
@@ -237,6 +272,14 @@ fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &st
         message: message.into(),
     }));
     status.address = None;
+    if let Some(op) = status
+        .last_operation
+        .as_mut()
+        .filter(|op| op.state == OperationState::InFlight)
+    {
+        op.state = OperationState::Failed;
+        op.error.get_or_insert_with(|| message.into());
+    }
     let severity = if reason == StopReason::Failed {
         Severity::Warning
     } else {
@@ -265,24 +308,33 @@ fn release(view: View<'_>) -> Plan<Step> {
     if status.snapshot.is_some() || *view.observed == Observed::Absent {
         return gone("there is no workload to clean");
     }
+    let annotations = &view.sandbox.metadata.annotations;
+    if annotations.contains_key(SWAPPED_ANNOTATION) {
+        return gone("it runs images of its last owner's");
+    }
     let failed = operation_failed(view, OperationKind::Release);
-    match (status.phase, view.observed) {
-        (_, _) if failed => gone("it could not be cleaned"),
-        (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 => {
+    match status.phase {
+        _ if failed => gone("it could not be cleaned"),
+        Phase::Stopping => {
             let mut clean = settle(view, Phase::Idle, Some(OperationKind::Release));
             clean.recycled_epoch = view.sandbox.spec.epoch;
             clean.armed_epoch = model::Epoch::default();
             clean.started_at = None;
+            clean.paused_at = None;
             clean.last_active_at = None;
             let note = note(
                 Severity::Normal,
                 "Recycled",
                 "nothing of its last owner is left",
             );
-            Plan::step(Step::Publish(clean, Some(note)), "it is clean")
+            // The proof is this reset, not what is seen: a workload that looks clean may still be
+            // armed by a late call, which only a newer call makes stale.
+            Plan {
+                steps: vec![Step::Reset, Step::Publish(clean, Some(note))],
+                why: "its owner released it".into(),
+            }
         }
-        (Phase::Stopping, _) => Plan::step(Step::Reset, "its owner released it"),
-        (_, _) => {
+        _ => {
             let status = begin(view, OperationKind::Release, Phase::Stopping);
             Plan::step(Step::Publish(status, None), "its owner released it")
         }
@@ -354,10 +406,19 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
     if swap {
         return Plan::step(Step::SwapImages, "its owner asked for other images");
     }
-    if facts.epoch != spec.epoch {
-        return Plan::step(Step::Arm, "its owner's settings are not in place");
+    if facts.epoch != spec.epoch && facts.epoch.0 != 0 {
+        let why = "the settings of another delivery are inside";
+        return stop(view, StopReason::Failed, None, why);
     }
-    awake(view, facts, "it is ready")
+    armed(view, facts, "it is ready")
+}
+
+/// Puts its owner's settings in place and says so in the same turn. A workload that looks armed is
+/// armed again: an earlier call to remove it may be late, and only a newer call makes it stale.
+fn armed(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
+    let mut plan = awake(view, facts, why);
+    plan.steps.insert(0, Step::Arm);
+    plan
 }
 
 fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
@@ -377,7 +438,7 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     status.started_at.get_or_insert(view.now);
     status.last_active_at = status.last_active_at.max(Some(view.now));
     status.address = Some(facts.address.clone());
-    status.armed_epoch = facts.epoch;
+    status.armed_epoch = view.sandbox.spec.epoch;
     status.paused_at = None;
     status.snapshot = None;
     Plan::step(
@@ -424,6 +485,7 @@ fn pausing(view: View<'_>) -> Plan<Step> {
             let mut status = settle(view, Phase::Running, None);
             if !failed {
                 finish(&mut status, OperationKind::Pause);
+                status.last_active_at = status.last_active_at.max(Some(view.now));
             }
             let note = note(
                 if failed {
@@ -493,16 +555,16 @@ fn paused(view: View<'_>) -> Plan<Step> {
         (DesiredState::Paused, Observed::Absent | Observed::Partial) => {
             Plan::rest("it sleeps as wanted")
         }
+        (DesiredState::Running, Observed::Present(facts))
+            if facts.state != WorkloadState::Frozen =>
+        {
+            awake(view, facts, "it is awake")
+        }
         (DesiredState::Running, _) if operation_failed(view, OperationKind::Resume) => {
             // It stays asleep and retryable.
             Plan::step(Step::Intend(Intent::StayPaused), "it could not be woken")
         }
-        (DesiredState::Running, Observed::Present(facts)) => match facts.state {
-            WorkloadState::Frozen => Plan::step(Step::Thaw, "it should wake"),
-            WorkloadState::Running | WorkloadState::Exited { .. } => {
-                awake(view, facts, "it is awake")
-            }
-        },
+        (DesiredState::Running, Observed::Present(_)) => Plan::step(Step::Thaw, "it should wake"),
         (DesiredState::Running, Observed::Absent | Observed::Partial) => {
             let status = begin(view, OperationKind::Resume, Phase::Resuming);
             Plan::step(Step::Publish(status, None), "it should wake")
@@ -529,31 +591,41 @@ fn resuming(view: View<'_>) -> Plan<Step> {
             let layer = view.sandbox.status.snapshot.clone();
             Plan::step(Step::Create(layer), "it wakes from its layer")
         }
+        Observed::Present(Facts {
+            state: WorkloadState::Exited { code },
+            ..
+        }) => {
+            let error = format!("its first process ended with code {code} while it woke");
+            let layer = Step::Create(view.sandbox.status.snapshot.clone());
+            let status = after_failure(view.sandbox, &layer, &error, true, view.now);
+            Plan::step(
+                Step::Publish(Box::new(status), None),
+                "it could not be woken",
+            )
+        }
         Observed::Present(facts) if facts.state == WorkloadState::Frozen => {
             Plan::step(Step::Thaw, "it should wake")
         }
-        Observed::Present(facts) if facts.epoch != view.sandbox.spec.epoch => {
-            Plan::step(Step::Arm, "its owner's settings are not in place")
-        }
-        Observed::Present(facts) => awake(view, facts, "it is awake"),
+        Observed::Present(facts) => armed(view, facts, "it is awake"),
     }
 }
 
 fn find_out(view: View<'_>) -> Plan<Step> {
-    let status = &view.sandbox.status;
-    let unowned = view.sandbox.spec.owner.is_none() && view.sandbox.spec.pool.is_some();
+    let (spec, status) = (&view.sandbox.spec, &view.sandbox.status);
+    let unowned = spec.owner.is_none() && spec.pool.is_some();
+    let sleeps = spec.desired_state == DesiredState::Paused && rung(view) == SnapshotType::Freeze;
     let phase = match view.observed {
-        Observed::Absent | Observed::Partial if status.snapshot.is_some() => Phase::Paused,
-        Observed::Absent | Observed::Partial if status.started_at.is_none() => Phase::Starting,
+        // A workload beside a durable layer is its remnant, or an attempt nobody has heard of.
+        _ if status.snapshot.is_some() => Phase::Paused,
+        _ if status.started_at.is_none() || unowned => Phase::Starting,
         Observed::Absent | Observed::Partial => return lost(view),
-        Observed::Present(_) if status.started_at.is_none() => Phase::Starting,
-        Observed::Present(facts) => match facts.state {
-            WorkloadState::Frozen => Phase::Paused,
-            WorkloadState::Running | WorkloadState::Exited { .. } if unowned => Phase::Idle,
-            WorkloadState::Running | WorkloadState::Exited { .. } => Phase::Running,
-        },
+        Observed::Present(facts) if facts.state == WorkloadState::Frozen && sleeps => Phase::Paused,
+        Observed::Present(_) => Phase::Running,
     };
-    let status = settle(view, phase, Some(OperationKind::Inspect));
+    let mut status = settle(view, phase, Some(OperationKind::Inspect));
+    if phase == Phase::Paused {
+        status.paused_at.get_or_insert(view.now);
+    }
     Plan::step(Step::Publish(status, None), "the runtime answers again")
 }
 
@@ -564,7 +636,12 @@ fn lost(view: View<'_>) -> Plan<Step> {
 /// The record of a sandbox whose runtime cannot be asked.
 #[must_use]
 pub fn unknown(view: View<'_>, error: &str) -> SandboxStatus {
-    let mut status = settle(view, Phase::Unknown, None);
+    // What has ended stays so: it would be found lost, or be started anew.
+    let phase = match view.sandbox.status.phase {
+        ended @ (Phase::Stopped | Phase::Failed) => ended,
+        _ => Phase::Unknown,
+    };
+    let mut status = settle(view, phase, None);
     status.last_operation = Some(Box::new(Operation {
         kind: OperationKind::Inspect,
         id: next_id(&view.sandbox.status),
