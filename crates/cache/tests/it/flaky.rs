@@ -28,13 +28,21 @@ pub(crate) enum Trouble {
     Hangs,
 }
 
+/// How open watches are ended.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    Not,
+    Unavailable,
+    Expired,
+}
+
 #[derive(Debug)]
 pub(crate) struct Flaky {
     pub(crate) inner: Arc<MemoryStore>,
     pub(crate) list_troubles: Mutex<VecDeque<Trouble>>,
     pub(crate) watch_troubles: Mutex<VecDeque<Trouble>>,
-    /// Bumped to end every open watch.
-    cut: watch::Sender<u64>,
+    /// Changed to end every open watch.
+    cut: watch::Sender<Cut>,
     lists: AtomicUsize,
     /// From which versions watches were opened.
     pub(crate) watched_from: Mutex<Vec<Version>>,
@@ -46,7 +54,7 @@ impl Flaky {
             inner,
             list_troubles: Mutex::default(),
             watch_troubles: Mutex::default(),
-            cut: watch::Sender::new(0),
+            cut: watch::Sender::new(Cut::Not),
             lists: AtomicUsize::new(0),
             watched_from: Mutex::default(),
         }
@@ -54,7 +62,12 @@ impl Flaky {
 
     /// Ends every open watch as a connection that broke.
     pub(crate) fn cut_watches(&self) {
-        self.cut.send_modify(|n| *n += 1);
+        self.cut.send_replace(Cut::Unavailable);
+    }
+
+    /// Ends every open watch as one that fell behind, though the store forgot nothing.
+    pub(crate) fn expire_watches(&self) {
+        self.cut.send_replace(Cut::Expired);
     }
 
     pub(crate) fn lists(&self) -> usize {
@@ -115,7 +128,7 @@ impl Store for Flaky {
 #[derive(Debug)]
 struct FlakyWatch {
     inner: Box<dyn Watch>,
-    cut: watch::Receiver<u64>,
+    cut: watch::Receiver<Cut>,
 }
 
 #[async_trait]
@@ -123,7 +136,10 @@ impl Watch for FlakyWatch {
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         tokio::select! {
             biased;
-            _ = self.cut.changed() => Err(unavailable()),
+            _ = self.cut.changed() => match *self.cut.borrow() {
+                Cut::Expired => Err(StoreError::Expired { after: Version::ZERO }),
+                Cut::Unavailable | Cut::Not => Err(unavailable()),
+            },
             event = self.inner.next() => event,
         }
     }

@@ -154,6 +154,34 @@ async fn a_stale_list_cannot_regress_or_resurrect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changes_replayed_after_a_stale_list_are_old_news() {
+    let world = World::new();
+    world.create("kept").await;
+    let cache = world.sandboxes().await;
+    settle().await;
+    world.create("short-lived").await;
+    world.delete("short-lived").await;
+    world.touch("kept").await;
+    world.caught_up(&cache).await;
+    let mut changes = cache.subscribe();
+    changes.next_batch(10).await.unwrap();
+
+    // The list is from before all of that, and the watch after it tells it all again.
+    world.memory.faults().on_read(|| 3);
+    world.store.expire_watches();
+    settle().await;
+    world.memory.faults().clear();
+    let stale = cache.stats();
+    assert_eq!((stale.stale_lists, stale.relists), (1, 1));
+    assert!(*world.store.watched_from.lock().last().unwrap() < cache.version());
+    assert_eq!(changes.pending(), 0, "nothing of it is told again");
+
+    world.create("new").await;
+    world.caught_up(&cache).await;
+    assert_eq!(changes.next_batch(10).await.unwrap(), [at("new")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stale_first_list_is_caught_up_by_the_watch() {
     let world = World::new();
     world.create("a").await;
