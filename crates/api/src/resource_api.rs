@@ -9,10 +9,14 @@ use std::{
 };
 
 use kit::{Clock, Entropy, Tasks};
+use model::Timestamp;
 use store::Store;
 use tokio::sync::{Semaphore, watch};
 
-use crate::Authenticator;
+use crate::{Authenticator, refusal::Refusal};
+
+/// How handlers share it.
+pub(crate) type Api = Arc<ResourceApi>;
 
 /// Whether the process is ready, and why not; shown by `/readyz`.
 pub type Readiness = watch::Receiver<Result<(), String>>;
@@ -106,6 +110,25 @@ impl ResourceApi {
     pub fn with_tasks(mut self, tasks: Tasks) -> Self {
         self.tasks = tasks;
         self
+    }
+
+    /// The wall clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.wall_micros())
+    }
+
+    /// Runs a write to its end, even if the client that asked for it leaves.
+    pub(crate) async fn outlive<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        match self.tasks.spawn(write).await {
+            Ok(result) => result,
+            // The panic itself is in the log already.
+            Err(_) => Err(Refusal::internal(
+                "the request failed unexpectedly: see the server's log",
+            )),
+        }
     }
 
     /// Counters, for metrics.

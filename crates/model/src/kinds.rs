@@ -76,6 +76,8 @@ pub struct KindInfo {
     pub scope: Scope,
     /// Fields by which its objects can be selected, as dotted paths.
     pub selectable: &'static [&'static str],
+    /// Those of them of which no two objects may have the same value.
+    pub unique: &'static [&'static str],
     /// What tables show of its objects, after the name.
     pub columns: &'static [Column],
     /// Patches its objects take.
@@ -163,6 +165,7 @@ const fn row<S: Rules>(
         description,
         scope,
         selectable: <S as Spec>::SELECTABLE,
+        unique: S::UNIQUE,
         columns,
         patches: &[PatchType::Merge, PatchType::Json],
         types: Types {

@@ -147,6 +147,9 @@ impl Problems {
 
 /// The rules of a kind.
 pub trait Rules: Spec {
+    /// Selectable fields of which no two objects of the kind may have the same value.
+    const UNIQUE: &'static [&'static str] = &[];
+
     /// Fills in what the server gives to a new object.
     fn complete(_object: &mut Object<Self>, _minting: &Minting) {}
 

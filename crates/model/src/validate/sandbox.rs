@@ -20,6 +20,8 @@ const MAX_DISK_MIB: u64 = 1 << 30;
 const MAX_USER: usize = 256;
 
 impl Rules for SandboxSpec {
+    const UNIQUE: &'static [&'static str] = &["spec.sandboxId"];
+
     fn complete(object: &mut Object<Self>, minting: &Minting) {
         let spec = &mut object.spec;
         // A pool member without an owner waits to be claimed; the claim gives it all this.

@@ -1,0 +1,83 @@
+//! What happens around every request: its id, limits, the token, and errors in one shape.
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+
+use crate::{health::OPEN_PATHS, refusal::Refusal, resource_api::Api};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names the request, so that a client's report and the log can be brought together. The path may
+/// be logged; headers and bodies are not, for they carry secrets.
+pub(crate) async fn with_request_id(
+    State(api): State<Api>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let id = request
+        .headers()
+        .get(&REQUEST_ID)
+        .filter(|id| is_sane(id))
+        .cloned()
+        .or_else(|| HeaderValue::from_str(&format!("{:032x}", api.entropy.u128())).ok());
+    let started = api.clock.monotonic();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let mut response = next.run(request).await;
+    tracing::debug!(
+        request_id = id.as_ref().and_then(|id| id.to_str().ok()),
+        %method,
+        path,
+        status = response.status().as_u16(),
+        took = ?api.clock.monotonic().saturating_sub(started),
+        "request"
+    );
+    if let Some(id) = id {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn is_sane(id: &HeaderValue) -> bool {
+    let bytes = id.as_bytes();
+    (1..=128).contains(&bytes.len())
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(b))
+}
+
+/// Refuses what is too long or comes without a known token.
+pub(crate) async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let uri = request.uri();
+    let length = uri.path_and_query().map_or(0, |p| p.as_str().len());
+    if length > api.limits.uri_bytes {
+        return Refusal::uri_too_long(api.limits.uri_bytes).into_response();
+    }
+    let authorization = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
+    if !OPEN_PATHS.contains(&uri.path()) && !api.auth.admits(authorization) {
+        return Refusal::unauthorized().into_response();
+    }
+    next.run(request).await
+}
+
+/// Gives a body to the router's own refusals of a method.
+pub(crate) async fn explain(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED
+        || response.headers().contains_key(header::CONTENT_TYPE)
+    {
+        return response;
+    }
+    let mut explained = Refusal::method_not_allowed().into_response();
+    if let Some(allow) = response.headers().get(header::ALLOW) {
+        explained.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    explained
+}
