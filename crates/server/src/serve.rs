@@ -8,7 +8,7 @@
 //! then whatever is left is dropped. A second signal ends the process at once: every acknowledged
 //! write is durable already.
 
-use std::{fmt::Write as _, net::SocketAddr, path::Path, process, sync::Arc};
+use std::{fmt::Write as _, path::Path, process, sync::Arc};
 
 use anyhow::{Context as _, bail};
 use api::{Authenticator, Limits, ResourceApi};
@@ -19,7 +19,6 @@ use store_redb::RedbStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 

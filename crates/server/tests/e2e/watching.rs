@@ -1,0 +1,101 @@
+//! Following changes: through restarts, and past what the server remembers.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, ChildStdout, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::server::{Server, dormouse, sandbox};
+
+struct Watching {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Watching {
+    fn start(server: &Server, words: &str) -> Self {
+        let mut child = dormouse(server.home.path())
+            .args(words.split_whitespace())
+            .args(["--data-dir", "data"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn event(&mut self) -> (String, String) {
+        let line = self.line();
+        let event: Value = serde_json::from_str(&line).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        (
+            text(&event["type"]),
+            text(&event["object"]["metadata"]["name"]),
+        )
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn seen(what: &str, name: &str) -> (String, String) {
+    (what.to_owned(), name.to_owned())
+}
+
+#[test]
+fn changes_are_told_as_they_happen_in_tables_and_json() {
+    let server = Server::start();
+    server.run_with("apply -f -", &sandbox("one")).ok();
+    let mut table = Watching::start(&server, "get sandboxes --watch");
+    assert!(table.line().starts_with("EVENT "));
+    assert!(table.line().starts_with("ADDED      one"));
+    let mut one = Watching::start(&server, "watch sandbox one -o json");
+    assert_eq!(one.event(), seen("ADDED", "one"));
+
+    server.run_with("apply -f -", &sandbox("two")).ok();
+    assert!(table.line().starts_with("ADDED      two"));
+    server.kubectl("label sbx one a=b").ok();
+    assert!(table.line().starts_with("MODIFIED   one"));
+    assert_eq!(one.event(), seen("MODIFIED", "one"));
+    server.run("delete sbx one").ok();
+    assert!(table.line().starts_with("DELETED    one"));
+    assert_eq!(one.event(), seen("DELETED", "one"));
+}
+
+#[test]
+fn a_watch_goes_on_after_the_server_was_killed_and_misses_nothing() {
+    let server = Server::start();
+    for name in ["stays", "goes"] {
+        server.run_with("apply -f -", &sandbox(name)).ok();
+    }
+    let port = format!("127.0.0.1:{}", server.port());
+    let mut watching = Watching::start(&server, "watch sandboxes -o json");
+    assert_eq!(watching.event(), seen("ADDED", "goes"));
+    assert_eq!(watching.event(), seen("ADDED", "stays"));
+    let home = server.kill();
+
+    // What the watch missed happens on another port; then the server comes back where it was. Its
+    // memory of changes is gone with the process, so the watch has to list again.
+    let server = Server::start_with(home, &[]);
+    server.run("delete sbx goes").ok();
+    server.run_with("apply -f -", &sandbox("new")).ok();
+    let home = server.stop();
+    let server = Server::start_with(home, &["--listen", &port]);
+    assert_eq!(watching.event(), seen("ADDED", "new"));
+    assert_eq!(watching.event(), seen("DELETED", "goes"));
+    server.run_with("apply -f -", &sandbox("newer")).ok();
+    assert_eq!(watching.event(), seen("ADDED", "newer"));
+}
