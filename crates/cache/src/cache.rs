@@ -134,10 +134,13 @@ impl<V: View> Cache<V> {
         })
     }
 
-    /// What is at a key.
+    /// What is at a key. Nothing is at a key of another kind.
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<Arc<V::Value>> {
-        self.find_at(&Place::of(key))
+        if key.kind != V::KIND {
+            return None;
+        }
+        self.shared.table.read().get(&Place::of(key)).cloned()
     }
 
     /// What an index finds, in the order of namespace and name.
@@ -237,10 +240,6 @@ impl<V: View> Cache<V> {
             subscriptions: shared.inboxes.len(),
             ..shared.notes.lock().stats(V::KIND)
         }
-    }
-
-    pub(crate) fn find_at(&self, place: &Place) -> Option<Arc<V::Value>> {
-        self.shared.table.read().get(place).cloned()
     }
 
     pub(crate) fn shared(&self) -> &Shared<V> {

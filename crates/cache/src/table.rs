@@ -117,3 +117,131 @@ impl<V: View> Table<V> {
         self.objects.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Key, KindName, Uid};
+    use store::{Record, StoreError};
+
+    use super::*;
+    use crate::{Identified, Indexes, Names};
+
+    #[derive(Debug)]
+    struct Thing {
+        name: Name,
+        version: Version,
+        colours: Vec<&'static str>,
+    }
+
+    impl Identified for Thing {
+        fn namespace(&self) -> Option<&Namespace> {
+            None
+        }
+        fn name(&self) -> &Name {
+            &self.name
+        }
+        fn uid(&self) -> Uid {
+            Uid::from_random(1)
+        }
+        fn version(&self) -> Version {
+            self.version
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct ByColour;
+
+    impl Indexes<Thing> for ByColour {
+        const ALL: &'static [Self] = &[Self];
+        fn terms<'v>(self, thing: &'v Thing, emit: &mut dyn FnMut(Term<'v>)) {
+            thing.colours.iter().for_each(|c| emit((*c).into()));
+        }
+    }
+
+    enum Things {}
+
+    impl View for Things {
+        type Value = Thing;
+        type Index = ByColour;
+        const KIND: KindName = KindName("Thing");
+        fn project(record: &Record, _: &mut Names) -> Result<Thing, StoreError> {
+            Err(StoreError::NotFound(record.key()))
+        }
+    }
+
+    fn put(name: &str, version: u64, colours: &[&'static str]) -> Step<Thing> {
+        Step::Put(Arc::new(Thing {
+            name: Name::new(name).unwrap(),
+            version: Version::from_u64(version),
+            colours: colours.to_vec(),
+        }))
+    }
+
+    fn place(name: &str) -> Place {
+        Place::of(&Key {
+            kind: Things::KIND,
+            namespace: None,
+            name: Name::new(name).unwrap(),
+        })
+    }
+
+    fn remove(name: &str, version: u64) -> Step<Thing> {
+        Step::Remove {
+            place: place(name),
+            at: Version::from_u64(version),
+        }
+    }
+
+    fn found(table: &Table<Things>, colour: &'static str) -> Vec<(String, u64)> {
+        let things = table.find_by(ByColour, colour.into());
+        things
+            .map(|t| (t.name.to_string(), t.version.to_u64()))
+            .collect()
+    }
+
+    #[test]
+    fn a_late_value_or_removal_is_old_news() {
+        let mut table = Table::<Things>::new();
+        assert!(table.apply(put("a", 5, &["red"])).is_some());
+        assert!(table.apply(put("a", 4, &["blue"])).is_none());
+        assert!(table.apply(put("a", 5, &["blue"])).is_none());
+        assert!(table.apply(remove("a", 4)).is_none());
+        assert!(table.apply(remove("b", 9)).is_none());
+        assert_eq!(found(&table, "red"), [("a".into(), 5)]);
+        assert!(table.apply(remove("a", 6)).is_some());
+        assert_eq!(table.len(), 0);
+        assert_eq!(found(&table, "red"), []);
+        table.advance(Version::from_u64(6));
+        table.advance(Version::from_u64(2));
+        assert_eq!(table.version(), Version::from_u64(6));
+    }
+
+    #[test]
+    fn a_value_with_several_terms_is_found_by_each_and_only_while_it_has_them() {
+        let mut table = Table::<Things>::new();
+        table.apply(put("b", 1, &["red", "green"]));
+        table.apply(put("a", 2, &["red"]));
+        table.apply(put("c", 3, &["red", "red"]));
+        let all = [("a".into(), 2), ("b".into(), 1), ("c".into(), 3)];
+        assert_eq!(found(&table, "red"), all);
+        table.apply(put("b", 4, &["green", "blue"]));
+        assert_eq!(found(&table, "red"), [("a".into(), 2), ("c".into(), 3)]);
+        assert_eq!(found(&table, "green"), [("b".into(), 4)]);
+        assert_eq!(found(&table, "blue"), [("b".into(), 4)]);
+        table.apply(remove("b", 5));
+        assert_eq!(found(&table, "green"), []);
+    }
+
+    #[test]
+    fn what_a_listing_does_not_have_is_missing() {
+        let mut table = Table::<Things>::new();
+        for name in ["b", "c", "e"] {
+            table.apply(put(name, 1, &[]));
+        }
+        let listed = ["a", "b", "d"].map(place);
+        let missing = table.missing_from(listed.iter().map(Place::borrowed));
+        assert_eq!(missing, ["c", "e"].map(place));
+        let missing = table.missing_from(std::iter::empty());
+        assert_eq!(missing, ["b", "c", "e"].map(place));
+    }
+}

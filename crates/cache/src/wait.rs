@@ -32,10 +32,9 @@ impl<V: View> Cache<V> {
     where
         F: Fn(Option<&V::Value>) -> bool,
     {
-        let place = Place::of(key);
-        let ticket = self.shared().waits.take_ticket(&place);
+        let ticket = self.shared().waits.take_ticket(&Place::of(key));
         self.until(&ticket, deadline, || {
-            let value = self.find_at(&place);
+            let value = self.find(key);
             if condition(value.as_deref()) {
                 Ok(value)
             } else {

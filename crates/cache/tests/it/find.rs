@@ -147,3 +147,14 @@ async fn the_routing_view_keeps_what_is_routed_by() {
     assert_eq!(*found, expected);
     assert_eq!(cache.find(&key("team", "one")), Some(found));
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_at_a_key_of_another_kind() {
+    let world = World::new();
+    world.create("a").await;
+    let cache = world.sandboxes().await;
+    let mut other = at("a");
+    other.kind = model::KindName("SandboxPool");
+    assert!(cache.find(&at("a")).is_some());
+    assert!(cache.find(&other).is_none());
+}
