@@ -11,11 +11,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::{
     Changes, Health, Hold, OperationConflict, StartError, Stats, StopReason, Term, View,
-    changes::Inboxes,
-    hold::Holds,
-    place::Place,
-    reflector::{self, Notes},
-    slots::Slots,
+    changes::Inboxes, hold::Holds, notes::Notes, place::Place, reflector, slots::Slots,
     table::Table,
 };
 

@@ -55,6 +55,7 @@ mod health;
 mod hold;
 pub mod kinds;
 mod names;
+mod notes;
 mod place;
 mod postings;
 mod reflector;

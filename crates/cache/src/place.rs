@@ -53,3 +53,8 @@ impl Place {
 pub(crate) fn place_of(value: &impl Identified) -> (Option<&Namespace>, &Name) {
     (value.namespace(), value.name())
 }
+
+/// The place of a record without owning it, for comparisons.
+pub(crate) fn place_of_record(record: &Record) -> (Option<&Namespace>, &Name) {
+    (record.meta.namespace.as_ref(), &record.meta.name)
+}

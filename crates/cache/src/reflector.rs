@@ -22,17 +22,19 @@
 //! A record that cannot be decoded is counted, logged once and left out. If an older version of it
 //! is cached, that stays: an object that is there must not look removed.
 
-use std::{collections::BTreeMap, future::ready, sync::Arc};
+use std::{future::ready, sync::Arc};
 
 use kit::{Backoff, Entropy, Tasks};
-use model::{KindName, Version};
+use model::Version;
 use store::{Query, Record, Scope, Store, StoreError, WatchEvent};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Health, Identified as _, Names, Options, StartError, Stats, StopReason, Undecodable, View,
-    cache::Shared, place::Place, table::Step,
+    Health, Identified as _, Names, Options, StartError, StopReason, View,
+    cache::Shared,
+    place::{Place, place_of_record},
+    table::Step,
 };
 
 /// Most changes applied under one lock: bounds how long a reader can be kept waiting.
@@ -273,10 +275,12 @@ impl<V: View> Reflector<V> {
             return Ok(());
         }
         // Ordered by the port's contract; what follows would remove live objects if it were not.
-        listing.records.sort_by(|a, b| place(a).cmp(&place(b)));
+        listing
+            .records
+            .sort_by(|a, b| place_of_record(a).cmp(&place_of_record(b)));
         let gone = {
             let table = self.shared.table.read();
-            table.missing_from(listing.records.iter().map(|record| place(record)))
+            table.missing_from(listing.records.iter().map(|record| place_of_record(record)))
         };
         self.shared.notes.lock().keep_undecodable(&listing.records);
         let at = listing.version;
@@ -384,90 +388,5 @@ impl<V: View> Reflector<V> {
                 since,
             };
         });
-    }
-}
-
-fn place(record: &Record) -> (Option<&model::Namespace>, &model::Name) {
-    (record.meta.namespace.as_ref(), &record.meta.name)
-}
-
-/// What the reflector notes as it goes.
-#[derive(Debug)]
-pub(crate) struct Notes {
-    events: u64,
-    relists: u64,
-    stale_lists: u64,
-    lost_watches: u64,
-    /// Since when there has been no watch.
-    lost: Option<Instant>,
-    /// When the store last said anything.
-    heard: Instant,
-    undecodable: BTreeMap<Place, (Version, Arc<StoreError>)>,
-}
-
-impl Notes {
-    pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            events: 0,
-            relists: 0,
-            stale_lists: 0,
-            lost_watches: 0,
-            lost: Some(now),
-            heard: now,
-            undecodable: BTreeMap::new(),
-        }
-    }
-
-    fn undecodable(&mut self, record: &Record, error: StoreError) {
-        let place = Place::of_record(record);
-        if !self.undecodable.contains_key(&place) {
-            tracing::error!(%error, version = %record.version(), "left a record out of the cache");
-        }
-        let noted = (record.version(), Arc::new(error));
-        self.undecodable.insert(place, noted);
-    }
-
-    fn decoded(&mut self, record: &Record) {
-        if !self.undecodable.is_empty() {
-            self.undecodable.remove(&Place::of_record(record));
-        }
-    }
-
-    /// Forgets those that a listing, ordered by place, no longer has.
-    fn keep_undecodable(&mut self, listed: &[Arc<Record>]) {
-        self.undecodable.retain(|known, _| {
-            let found = listed.binary_search_by(|r| place(r).cmp(&known.borrowed()));
-            found.is_ok()
-        });
-    }
-
-    /// What of the statistics is known here; the rest is left empty.
-    pub(crate) fn stats(&self, kind: KindName) -> Stats {
-        let undecodable = self
-            .undecodable
-            .iter()
-            .map(|(place, (version, error))| Undecodable {
-                key: place.clone().into_key(kind),
-                version: *version,
-                error: Arc::clone(error),
-            });
-        Stats {
-            objects: 0,
-            version: Version::ZERO,
-            lag: self
-                .lost
-                .map_or_else(Default::default, |since| since.elapsed()),
-            age: self.heard.elapsed(),
-            events: self.events,
-            relists: self.relists,
-            stale_lists: self.stale_lists,
-            lost_watches: self.lost_watches,
-            undecodable: undecodable.collect(),
-            waited_keys: 0,
-            waited_versions: 0,
-            held_keys: 0,
-            subscriptions: 0,
-        }
     }
 }

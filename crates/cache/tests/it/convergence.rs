@@ -214,8 +214,6 @@ async fn run(ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn a_cache_ends_as_the_stores_list_whatever_happened(ops in ops()) {
         let runtime = tokio::runtime::Builder::new_current_thread()
