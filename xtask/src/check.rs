@@ -28,7 +28,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         command::run(
             cargo()
                 .args(["run", "--release", "--package", "dormouse-sim", "--"])
-                .args(["run", "--seeds", SEEDS]),
+                .args(["--seeds", SEEDS]),
         )
     })?;
     // Last, so that the counts are the last thing to read.

@@ -3,7 +3,7 @@
 use std::{
     path::PathBuf,
     process::Command,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
@@ -58,4 +58,11 @@ impl Stopwatch {
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// The wall clock.
+#[expect(clippy::disallowed_methods, reason = "build tools live in real time")]
+pub(crate) fn seconds_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }

@@ -25,7 +25,7 @@ pub(crate) fn select(words: &[String]) -> anyhow::Result<Selection> {
         for word in rest {
             match word.split_once('/') {
                 Some((other, name)) if find(other)?.kind == kind.kind => {
-                    names.push(name.to_owned())
+                    names.push(name.to_owned());
                 }
                 Some(_) => {
                     bail!("{word} is of another kind than {first}: ask for one kind at a time")

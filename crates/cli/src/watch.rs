@@ -91,7 +91,7 @@ pub(crate) async fn run(arguments: Arguments, is_root: bool) -> anyhow::Result<(
         query,
         accept: arguments.output.accept(),
     };
-    watcher.follow(&mut |event| printer.print(event)).await
+    watcher.follow(&mut |event| printer.print(&event)).await
 }
 
 /// One change.
@@ -343,7 +343,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn print(&mut self, event: Event) -> anyhow::Result<()> {
+    fn print(&mut self, event: &Event) -> anyhow::Result<()> {
         let what = event.what.as_str();
         match self.output {
             Output::Json => print(&format!(

@@ -22,7 +22,7 @@ pub(crate) mod types;
 use std::str::FromStr;
 
 use load::{Environment, Refusal, default_data_dir};
-use types::{AtLeastOne, Directory, Listen, LogFormat, LogLevel, Period};
+use types::{AtLeastOne, Directory, Listen, LogFormat, LogLevel, Period, RuntimeKind};
 
 /// A declared key.
 #[derive(Debug)]
@@ -108,6 +108,8 @@ settings! {
     api_max_watches: AtLeastOne = "api.max_watches", Fallback::Fixed("4096");
     /// Connections served at once; more of them wait to be accepted
     api_max_connections: AtLeastOne = "api.max_connections", Fallback::Fixed("1024");
+    /// What runs sandboxes: none (they stay Pending), or fake (for development: nothing is real)
+    runtime: RuntimeKind = "runtime", Fallback::Fixed("none");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

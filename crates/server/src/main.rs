@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings: file, environment, flags |
 //! | [`serve`] | `dormouse serve`, start to stop |
+//! | [`control_loop`] | what makes intent so, over which runtime |
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`] | connections |
@@ -11,6 +12,7 @@
 //! The other commands are clients of the API; they live in the `cli` crate.
 
 mod config;
+mod control_loop;
 mod data_dir;
 mod listener;
 mod logging;

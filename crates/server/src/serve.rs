@@ -1,11 +1,11 @@
 //! `dormouse serve`: puts the parts together, and takes them apart in order.
 //!
 //! Start: data directory (taken), port (bound), store (opened), identity and token (made once),
-//! kubeconfig (written), then the first connection is accepted. Each step can refuse, and what
+//! control loop (synced), kubeconfig (written), then the first connection is accepted. Each step can refuse, and what
 //! it leaves behind then is nothing, or something that the next start uses as it is.
 //!
-//! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish;
-//! then whatever is left is dropped. A second signal ends the process at once: every acknowledged
+//! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish,
+//! then the turns of the control loop; then whatever is left is dropped. A second signal ends the process at once: every acknowledged
 //! write is durable already.
 
 use std::{fmt::Write as _, path::Path, process, sync::Arc};
@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     config::{Settings, types::Listen},
+    control_loop,
     data_dir::{DataDir, write_secret},
     listener,
     tls::{self, Authority, Identity},
@@ -55,20 +56,25 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         "https://{}",
         Listen::authority(settings.listen.client_host(), address.port())
     );
-    let kubeconfig = data_dir.join("kubeconfig");
-    let text = Kubeconfig::new(&url, &ca_pem, token.reveal()).to_yaml()?;
-    write_secret(&kubeconfig, &text)?;
-
     let tasks = Tasks::default();
     let auth = Authenticator::from_token_hashes(vec![token.hash()]);
-    drop(token);
     let limits = Limits {
         body_bytes: settings.api_max_body_bytes.0,
         watches: settings.api_max_watches.0,
         ..Limits::default()
     };
-    let api = ResourceApi::new(store, clock, entropy, auth, limits).with_tasks(tasks.clone());
+    let control = control_loop::start(settings.runtime, &store, &clock, &entropy).await?;
+    let mut api = ResourceApi::new(store, clock, entropy, auth, limits).with_tasks(tasks.clone());
+    if let Some(control) = &control {
+        api = api.with_readiness(control.readiness.clone());
+    }
     let router = api::router(Arc::new(api));
+
+    // Last: a kubeconfig must never name a server that does not come.
+    let kubeconfig = data_dir.join("kubeconfig");
+    let text = Kubeconfig::new(&url, &ca_pem, token.reveal()).to_yaml()?;
+    write_secret(&kubeconfig, &text)?;
+    drop(token);
     let max_connections = settings.api_max_connections.0;
     tasks.spawn(listener::serve(
         listener,
@@ -83,8 +89,17 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
 
     let name = signals.next().await;
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
+    let grace = settings.drain_timeout.0;
+    let drain = async {
+        let drained = tasks.drain(grace).await;
+        // After the requests: their last writes are intent like any other.
+        if let Some(control) = control {
+            control.drain(grace).await;
+        }
+        drained
+    };
     tokio::select! {
-        drained = tasks.drain(settings.drain_timeout.0) => match drained {
+        drained = drain => match drained {
             Ok(()) => {
                 tracing::info!("stopped");
                 Ok(())

@@ -26,7 +26,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    fn new(place: impl ToString, wrong: impl Into<String>) -> Self {
+    fn new(place: impl fmt::Display, wrong: impl Into<String>) -> Self {
         Self {
             place: place.to_string(),
             wrong: wrong.into(),
@@ -331,7 +331,12 @@ mod tests {
 
     #[test]
     fn unknown_and_malformed_keys_are_refused_by_name_and_place() {
-        let cases: &[(&[(&str, &str)], &str, &str)] = &[
+        type Case = (
+            &'static [(&'static str, &'static str)],
+            &'static str,
+            &'static str,
+        );
+        let cases: &[Case] = &[
             (
                 &[],
                 "\nlisten_on = \"x\"\n",

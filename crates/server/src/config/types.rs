@@ -123,32 +123,48 @@ impl fmt::Display for LogLevel {
     }
 }
 
-/// How it is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
+/// A type that is one of a few words.
+macro_rules! words {
+    ($(#[$about:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $type { $($(#[$each])* $variant,)+ }
+
+        impl FromStr for $type {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("`{text}` is not {}", [$($word),+].join(" or "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word,)+ })
+            }
+        }
+    };
 }
 
-impl FromStr for LogFormat {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(format!("`{text}` is not text or json")),
-        }
+words! {
+    /// How it is logged.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
     }
 }
 
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
+words! {
+    /// What runs sandboxes.
+    RuntimeKind {
+        /// Nothing: they stay Pending.
+        None = "none",
+        /// A pretence, for development.
+        Fake = "fake",
     }
 }
 
@@ -199,7 +215,7 @@ impl fmt::Display for Period {
         let (unit, size) = UNITS
             .iter()
             .rev()
-            .find(|(_, size)| millis > 0 && millis % u128::from(*size) == 0)
+            .find(|(_, size)| millis > 0 && millis.is_multiple_of(u128::from(*size)))
             .unwrap_or(&UNITS[1]);
         write!(f, "{}{unit}", millis / u128::from(*size))
     }

@@ -72,7 +72,7 @@ fn apply_creates_changes_removes_and_leaves_alone() {
     let server = Server::start();
     let first = format!("{}  env: {{A: \"1\", B: \"2\"}}\n", sandbox("one"));
     let second = format!(
-        "{}  env: {{A: \"9\"}}\n  wakeOnTraffic: true\n",
+        "{}  env: {{A: \"9\"}}\n  desiredState: Paused\n",
         sandbox("one")
     );
     let apply = |text: &str| server.run_with("apply -f -", text).ok();
@@ -102,7 +102,7 @@ fn apply_creates_changes_removes_and_leaves_alone() {
         serde_json::json!({"A": "9"}),
         "B was ours and is gone"
     );
-    assert_eq!(after["wakeOnTraffic"], true);
+    assert_eq!(after["desiredState"], "Paused");
     assert_eq!(after["metadata"]["who"], "else");
 
     // kubectl sees its own kind of apply, and the other way round.

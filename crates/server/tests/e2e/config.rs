@@ -69,7 +69,7 @@ fn what_is_unknown_or_malformed_refuses_by_name() {
         .failed_saying(&["DORMOUSE_API_MAX_WATCHES", "`many`"]);
     config(&[], &[], Some("[log]\nlevle = \"info\"\n")).failed_saying(&["d.toml:2", "`log.levle`"]);
     config(&[], &[], Some("listen = 7\n")).failed_saying(&["d.toml:1", "listen"]);
-    config(&[], &[], Some("listen = \"x\ny\"\n")).failed_saying(&["d.toml:1"]);
+    config(&[], &[], Some("listen = \n")).failed_saying(&["d.toml:1"]);
 
     // A wrong flag is a wrong use of the command.
     let ran = config(&[], &["--listen", "nowhere"], None);

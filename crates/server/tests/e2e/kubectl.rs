@@ -94,7 +94,12 @@ fn kubectl_gets_in_every_form() {
     let group = server.kubectl("get dormouse -o name").ok();
     assert_eq!(group.lines().count(), 5, "by category: {group}");
     let described = server.kubectl("describe sbx one").ok();
-    for part in ["Name:         one", "Template:  base", "Phase:", "Events:"] {
+    for part in [
+        "Name:         one",
+        "Template:    base",
+        "Phase:",
+        "Events:",
+    ] {
         assert!(described.contains(part), "no {part} in {described}");
     }
     server.kubectl("get events").ok();

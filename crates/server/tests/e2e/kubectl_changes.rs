@@ -88,7 +88,7 @@ fn kubectl_is_refused_by_field_and_nothing_is_written() {
         .failed_saying(&["Conflict"]);
     server
         .kubectl_with("apply --server-side -f -", &sandbox("one"))
-        .failed_saying(&["415"]);
+        .failed_saying(&["Server-side apply not available on the server"]);
     server.stop();
 }
 
@@ -137,7 +137,7 @@ fn kubectl_edits_through_an_editor() {
     server.kubectl_with("create -f -", &sandbox("one")).ok();
     server.write(
         "editor",
-        "#!/bin/sh\nsed -i 's/template: base/template: other/' \"$1\"\n",
+        "#!/bin/sh\nsed -i 's/^spec:/spec:\\n  desiredState: Paused/' \"$1\"\n",
     );
     let editor = server.home.path().join("editor");
     std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -147,7 +147,7 @@ fn kubectl_edits_through_an_editor() {
         .args(["edit", "sbx", "one"]);
     let edited = crate::server::run(&mut command, "").ok();
     assert_eq!(edited, "sandbox.dormouse.dev/one edited\n");
-    assert_eq!(object(&server, "sbx one")["spec"]["template"], "other");
+    assert_eq!(object(&server, "sbx one")["spec"]["desiredState"], "Paused");
 }
 
 #[test]

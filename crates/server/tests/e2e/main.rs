@@ -1,7 +1,10 @@
 //! The product as its users meet it: real processes, real TLS, real files, stock kubectl.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod commands;
 mod config;
+mod fake_runtime;
 mod https;
 mod kubectl;
 mod kubectl_changes;

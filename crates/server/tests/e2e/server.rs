@@ -30,6 +30,11 @@ pub(crate) fn dormouse(home: &Path) -> Command {
     command(env!("CARGO_BIN_EXE_dormouse"), home)
 }
 
+/// Whether this is the last line of what a server announces.
+fn is_last(line: &str) -> bool {
+    line.contains("dormouse get sandboxes")
+}
+
 /// A running server with a home of its own.
 pub(crate) struct Server {
     pub(crate) home: TempDir,
@@ -52,7 +57,12 @@ impl Server {
             .open(home.path().join("log"))
             .unwrap();
         let mut child = dormouse(home.path())
-            .args(["serve", "--data-dir", "data", "--listen", "127.0.0.1:0"])
+            .arg("serve")
+            // By environment, so that a flag of the test wins.
+            .envs([
+                ("DORMOUSE_DATA_DIR", "data"),
+                ("DORMOUSE_LISTEN", "127.0.0.1:0"),
+            ])
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)
@@ -64,15 +74,18 @@ impl Server {
             let line = line.unwrap();
             announced.push_str(&line);
             announced.push('\n');
-            // The last of the lines.
-            if line.contains("dormouse get sandboxes") {
-                return Self {
-                    home,
-                    child,
-                    announced,
-                };
+            if is_last(&line) {
+                break;
             }
         }
+        if is_last(&announced) {
+            return Self {
+                home,
+                child,
+                announced,
+            };
+        }
+        let _ = child.wait();
         let log = std::fs::read_to_string(home.path().join("log")).unwrap();
         panic!("the server did not start: {announced}\n{log}");
     }

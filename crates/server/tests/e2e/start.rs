@@ -17,7 +17,10 @@ fn mode(path: &Path) -> u32 {
 /// A start that is expected to fail: one line that says why, and no success.
 fn refused(home: &Path, flags: &[&str]) -> String {
     let mut command = dormouse(home);
-    command.args(["serve", "--data-dir", "data", "--listen", "127.0.0.1:0"]);
+    command.arg("serve").envs([
+        ("DORMOUSE_DATA_DIR", "data"),
+        ("DORMOUSE_LISTEN", "127.0.0.1:0"),
+    ]);
     let Ran {
         code,
         stdout,
@@ -181,7 +184,7 @@ fn a_wrong_token_and_a_foreign_server_are_refused() {
     let server = Server::start();
     server
         .kubectl("get sandboxes --token=wrong")
-        .failed_saying(&["Unauthorized"]);
+        .failed_saying(&["You must be logged in to the server"]);
 
     let kubeconfig = fs::read_to_string(server.data().join("kubeconfig")).unwrap();
     let token = fs::read_to_string(server.data().join("token")).unwrap();

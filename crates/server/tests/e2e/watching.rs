@@ -33,6 +33,13 @@ impl Watching {
         line
     }
 
+    /// The event and the name of a line of a table.
+    fn row(&mut self) -> (String, String) {
+        let line = self.line();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        (words.next().unwrap(), words.next().unwrap())
+    }
+
     fn event(&mut self) -> (String, String) {
         let line = self.line();
         let event: Value = serde_json::from_str(&line).unwrap();
@@ -60,18 +67,18 @@ fn changes_are_told_as_they_happen_in_tables_and_json() {
     let server = Server::start();
     server.run_with("apply -f -", &sandbox("one")).ok();
     let mut table = Watching::start(&server, "get sandboxes --watch");
-    assert!(table.line().starts_with("EVENT "));
-    assert!(table.line().starts_with("ADDED      one"));
+    assert_eq!(table.row(), seen("EVENT", "NAME"));
+    assert_eq!(table.row(), seen("ADDED", "one"));
     let mut one = Watching::start(&server, "watch sandbox one -o json");
     assert_eq!(one.event(), seen("ADDED", "one"));
 
     server.run_with("apply -f -", &sandbox("two")).ok();
-    assert!(table.line().starts_with("ADDED      two"));
+    assert_eq!(table.row(), seen("ADDED", "two"));
     server.kubectl("label sbx one a=b").ok();
-    assert!(table.line().starts_with("MODIFIED   one"));
+    assert_eq!(table.row(), seen("MODIFIED", "one"));
     assert_eq!(one.event(), seen("MODIFIED", "one"));
     server.run("delete sbx one").ok();
-    assert!(table.line().starts_with("DELETED    one"));
+    assert_eq!(table.row(), seen("DELETED", "one"));
     assert_eq!(one.event(), seen("DELETED", "one"));
 }
 
