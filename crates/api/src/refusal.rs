@@ -395,3 +395,97 @@ impl IntoResponse for Refusal {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{KindName, Name, Namespace, Uid, codec::DecodeError};
+
+    #[test]
+    fn each_store_error_has_one_answer() {
+        let key = || {
+            Key::namespaced(
+                KindName("Sandbox"),
+                Namespace::new("t").unwrap(),
+                Name::new("a").unwrap(),
+            )
+        };
+        let unavailable = |outcome| StoreError::Unavailable {
+            outcome,
+            reason: "secret path".into(),
+        };
+        let table = [
+            (StoreError::NotFound(key()), 404, "NotFound", None),
+            (StoreError::AlreadyExists(key()), 409, "AlreadyExists", None),
+            (
+                StoreError::Conflict {
+                    key: key(),
+                    expected: Version::ZERO,
+                    actual: Version::ZERO.next(),
+                },
+                409,
+                "Conflict",
+                None,
+            ),
+            (
+                StoreError::OtherUid {
+                    key: key(),
+                    expected: Uid::from_random(1),
+                    actual: Uid::from_random(2),
+                },
+                409,
+                "Conflict",
+                None,
+            ),
+            (
+                StoreError::TooLarge {
+                    key: key(),
+                    size: 2,
+                    limit: 1,
+                },
+                413,
+                "RequestEntityTooLarge",
+                None,
+            ),
+            (
+                StoreError::Expired {
+                    after: Version::ZERO,
+                },
+                410,
+                "Expired",
+                None,
+            ),
+            (
+                StoreError::Undecodable {
+                    key: key(),
+                    source: DecodeError {
+                        field: "f".into(),
+                        message: "secret".into(),
+                    },
+                },
+                500,
+                "InternalError",
+                None,
+            ),
+            (
+                unavailable(Outcome::NotApplied),
+                503,
+                "ServiceUnavailable",
+                Some(1),
+            ),
+            (
+                unavailable(Outcome::Unknown),
+                503,
+                "ServiceUnavailable",
+                None,
+            ),
+        ];
+        for (error, code, reason, retry_after) in table {
+            let refusal = Refusal::from(error);
+            let status = refusal.to_status();
+            assert_eq!((refusal.code.as_u16(), refusal.reason), (code, reason));
+            assert_eq!(refusal.retry_after, retry_after, "{reason}");
+            assert!(!status.to_string().contains("secret"), "{status}");
+        }
+    }
+}

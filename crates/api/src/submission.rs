@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 
 use model::{
     Key, Metadata, Name, Version, codec,
-    kinds::{self, KindInfo},
+    kinds::{self, KindInfo, Misfit},
     meta::GROUP_VERSION,
+    validate::{Cause, Problem},
 };
 use serde_json::{Map, Value};
+use store::StoreError;
 
 use crate::{place::Place, refusal::Refusal, served::Served};
 
@@ -131,27 +133,45 @@ impl Submission {
     }
 
     /// The spec as text.
-    pub(crate) fn spec_text(&self, info: &KindInfo) -> Result<String, Refusal> {
-        match &self.spec {
-            Some(spec @ Value::Object(_)) => Ok(spec.to_string()),
-            Some(_) => Err(Refusal::bad_field("spec", "it is not an object")),
-            None => Err(Refusal::bad_field(
-                "spec",
-                format!(
-                    "it is missing: say what is wanted of the {}; {{}} is enough where nothing is required",
-                    info.kind
-                ),
-            )),
-        }
+    pub(crate) fn spec_text(&self, served: Served) -> Result<String, Refusal> {
+        self.half_text("spec", self.spec.as_ref(), served)
     }
 
-    /// The status as text.
-    pub(crate) fn status_text(&self) -> Result<String, Refusal> {
-        match &self.status {
-            Some(status @ Value::Object(_)) => Ok(status.to_string()),
-            Some(_) => Err(Refusal::bad_field("status", "it is not an object")),
-            None => Ok("{}".into()),
+    /// The status as text; none is an empty one.
+    pub(crate) fn status_text(&self, served: Served) -> Result<String, Refusal> {
+        let empty = Value::Object(Map::new());
+        self.half_text(
+            "status",
+            Some(self.status.as_ref().unwrap_or(&empty)),
+            served,
+        )
+    }
+
+    /// A half as text, if everything required is there.
+    fn half_text(
+        &self,
+        half: &str,
+        value: Option<&Value>,
+        served: Served,
+    ) -> Result<String, Refusal> {
+        let mut missing = Vec::new();
+        match (value, served) {
+            (Some(value @ Value::Object(_)), Served::Kind(info)) => {
+                let (spec, status) = schemas(info);
+                let schema = if half == "spec" { spec } else { status };
+                find_missing(value, schema, half, &mut missing);
+                if missing.is_empty() {
+                    return Ok(value.to_string());
+                }
+            }
+            (Some(_), _) => return Err(Refusal::bad_field(half, "it is not an object")),
+            (None, _) => missing.push(required(half.to_owned())),
         }
+        let name = self.name.as_deref().or(self.generate_name.as_deref());
+        Err(Refusal::invalid(
+            served.about(name.unwrap_or_default()),
+            &missing,
+        ))
     }
 
     /// Refuses an object that has another name than its path, or is meant for another of its name.
@@ -198,6 +218,18 @@ pub(crate) fn wrong_type(within: &str, error: codec::DecodeError) -> Refusal {
     )
 }
 
+/// JSON that does not fit the types: the client's fault, or ours.
+pub(crate) fn misfit(key: &Key, misfit: Misfit) -> Refusal {
+    match misfit {
+        Misfit::Sent(error) => wrong_type("", error),
+        Misfit::Stored(source) => StoreError::Undecodable {
+            key: key.clone(),
+            source,
+        }
+        .into(),
+    }
+}
+
 /// A name for an object that only has the beginning of one.
 pub(crate) fn generated_name(prefix: &str, random: u64) -> String {
     // As in Kubernetes: no vowels, so no words; nothing that looks like something else.
@@ -215,9 +247,9 @@ pub(crate) fn generated_name(prefix: &str, random: u64) -> String {
 /// The name a new object gets.
 pub(crate) fn new_name(text: &str, served: Served) -> Result<Name, Refusal> {
     Name::new(text).map_err(|e| {
-        let problem = model::validate::Problem {
+        let problem = Problem {
             field: "metadata.name".into(),
-            cause: model::validate::Cause::Invalid,
+            cause: Cause::Invalid,
             reason: format!("{text:?}"),
             remedy: e.to_string(),
         };
@@ -258,6 +290,41 @@ fn drop_nulls(value: &mut Value, schema: &Value) {
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Finds the required fields that are not there.
+fn find_missing(value: &Value, schema: &Value, at: &str, missing: &mut Vec<Problem>) {
+    match (value, schema.get("items")) {
+        (Value::Object(fields), _) => {
+            let wanted = schema.get("required").and_then(Value::as_array);
+            for name in wanted.into_iter().flatten().filter_map(Value::as_str) {
+                if !fields.contains_key(name) {
+                    missing.push(required(format!("{at}.{name}")));
+                }
+            }
+            let known = schema.get("properties").and_then(Value::as_object);
+            for (name, schema) in known.into_iter().flatten() {
+                if let Some(field) = fields.get(name) {
+                    find_missing(field, schema, &format!("{at}.{name}"), missing);
+                }
+            }
+        }
+        (Value::Array(items), Some(schema)) => {
+            for (i, item) in items.iter().enumerate() {
+                find_missing(item, schema, &format!("{at}[{i}]"), missing);
+            }
+        }
+        (_, _) => {}
+    }
+}
+
+fn required(field: String) -> Problem {
+    Problem {
+        field,
+        cause: Cause::Required,
+        reason: "it is missing".into(),
+        remedy: "set it; see `kubectl explain`".into(),
     }
 }
 

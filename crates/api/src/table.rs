@@ -87,11 +87,7 @@ fn cells(served: Served, object: &Value, now: Timestamp) -> Vec<Value> {
             return format!("{}/{}", part("kind").to_lowercase(), part("name")).into();
         }
         let Some(value) = column.find(object) else {
-            return match column.kind {
-                ColumnType::Date => "<unknown>".into(),
-                ColumnType::Integer => Value::Null,
-                ColumnType::String | ColumnType::Boolean => "".into(),
-            };
+            return Value::Null;
         };
         match (column.kind, value) {
             (ColumnType::Date, Value::String(text)) => text

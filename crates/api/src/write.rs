@@ -99,7 +99,7 @@ async fn create_one(
             return Err(Refusal::invalid(place.served.about(""), &[problem]));
         }
     };
-    let spec = submission.spec_text(info)?;
+    let spec = submission.spec_text(place.served)?;
     let first = submission.metadata.clone();
     let mut attempt = 1;
     loop {
@@ -123,7 +123,7 @@ async fn create_one(
         };
         let checked = info
             .check_new(metadata, &spec, &minting)
-            .map_err(|e| submission::wrong_type("", e))?;
+            .map_err(|e| submission::misfit(&key, e))?;
         let warnings = passes(
             place.served,
             &checked,
@@ -251,14 +251,16 @@ impl Update {
         };
         let checked = match self.part {
             Part::Main => {
-                let spec = submission.spec_text(self.info)?;
+                let spec = submission.spec_text(served)?;
                 let metadata = submission.take_metadata(&key)?;
                 self.info
                     .check_replacement(stored, metadata, &spec, self.omission)
             }
-            Part::Status => self.info.check_status(stored, &submission.status_text()?),
+            Part::Status => self
+                .info
+                .check_status(stored, &submission.status_text(served)?),
         }
-        .map_err(|e| submission::wrong_type("", e))?;
+        .map_err(|e| submission::misfit(&key, e))?;
         let warnings = passes(
             served,
             &checked,

@@ -10,12 +10,12 @@ mod submit;
 use serde_json::Value;
 
 use crate::{
-    KindName, claim::ClaimSpec, codec::DecodeError, meta::Spec, pool::PoolSpec,
-    sandbox::SandboxSpec, schema, snapshot::SnapshotSpec, template::TemplateSpec, validate::Rules,
+    KindName, claim::ClaimSpec, meta::Spec, pool::PoolSpec, sandbox::SandboxSpec, schema,
+    snapshot::SnapshotSpec, template::TemplateSpec, validate::Rules,
 };
 
 pub use columns::{Column, ColumnType};
-pub use submit::{Checked, Minting, Omission, Stored};
+pub use submit::{Checked, Minting, Misfit, Omission, Stored};
 
 /// Whether objects of a kind belong to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,35 +117,35 @@ impl KindInfo {
     /// Checks a new object of this kind: types, then completion, then rules.
     ///
     /// # Errors
-    /// If the spec does not fit its type. Broken rules are in [`Checked::problems`].
+    /// If it does not fit its types. Broken rules are in [`Checked::problems`].
     pub fn check_new(
         &self,
         metadata: crate::Metadata,
         spec: &str,
         minting: &Minting,
-    ) -> Result<Checked, DecodeError> {
+    ) -> Result<Checked, Misfit> {
         (self.types.create)(metadata, spec, minting)
     }
 
     /// Checks a new spec half for a stored object.
     ///
     /// # Errors
-    /// If the spec does not fit its type. Broken rules are in [`Checked::problems`].
+    /// If it does not fit its types. Broken rules are in [`Checked::problems`].
     pub fn check_replacement(
         &self,
         stored: Stored<'_>,
         metadata: crate::Metadata,
         spec: &str,
         omission: Omission,
-    ) -> Result<Checked, DecodeError> {
+    ) -> Result<Checked, Misfit> {
         (self.types.replace)(stored, metadata, spec, omission)
     }
 
     /// Checks a new status half for a stored object.
     ///
     /// # Errors
-    /// If the status does not fit its type.
-    pub fn check_status(&self, stored: Stored<'_>, status: &str) -> Result<Checked, DecodeError> {
+    /// If it does not fit its types.
+    pub fn check_status(&self, stored: Stored<'_>, status: &str) -> Result<Checked, Misfit> {
         (self.types.observe)(stored, status)
     }
 }

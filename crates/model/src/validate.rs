@@ -107,6 +107,11 @@ impl Problems {
         }
     }
 
+    /// Leaves out those that are among others.
+    pub fn forget(&mut self, others: &Self) {
+        self.0.retain(|problem| !others.0.contains(problem));
+    }
+
     /// The problems, in the order they were found.
     #[must_use]
     pub fn into_vec(self) -> Vec<Problem> {

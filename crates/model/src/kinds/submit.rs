@@ -1,5 +1,7 @@
 //! From what a client sent to what a store takes, for any kind.
 
+use thiserror::Error;
+
 use crate::{
     Metadata, SandboxId, StringMap, Timestamp,
     codec::DecodeError,
@@ -53,17 +55,27 @@ pub struct Checked {
     pub problems: Vec<Problem>,
 }
 
-pub(super) type CreateFn = fn(Metadata, &str, &Minting) -> Result<Checked, DecodeError>;
-pub(super) type ReplaceFn =
-    fn(Stored<'_>, Metadata, &str, Omission) -> Result<Checked, DecodeError>;
-pub(super) type ObserveFn = fn(Stored<'_>, &str) -> Result<Checked, DecodeError>;
+/// JSON that does not fit the types of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Misfit {
+    /// What the client sent.
+    #[error("{0}")]
+    Sent(DecodeError),
+    /// What is stored: a newer version changed the type of a field, or the record is damaged.
+    #[error("the stored object cannot be read: {0}")]
+    Stored(DecodeError),
+}
+
+pub(super) type CreateFn = fn(Metadata, &str, &Minting) -> Result<Checked, Misfit>;
+pub(super) type ReplaceFn = fn(Stored<'_>, Metadata, &str, Omission) -> Result<Checked, Misfit>;
+pub(super) type ObserveFn = fn(Stored<'_>, &str) -> Result<Checked, Misfit>;
 
 pub(super) fn create<S: Rules>(
     metadata: Metadata,
     spec: &str,
     minting: &Minting,
-) -> Result<Checked, DecodeError> {
-    let mut object = Object::<S>::decode(metadata, spec, "{}")?;
+) -> Result<Checked, Misfit> {
+    let mut object = Object::<S>::decode(metadata, spec, "{}").map_err(Misfit::Sent)?;
     let unknown = drop_new_unknown(&mut object, None);
     S::complete(&mut object, minting);
     let mut problems = Problems::default();
@@ -77,9 +89,9 @@ pub(super) fn replace<S: Rules>(
     metadata: Metadata,
     spec: &str,
     omission: Omission,
-) -> Result<Checked, DecodeError> {
-    let old = Object::<S>::decode(stored.metadata.clone(), stored.spec, stored.status)?;
-    let mut new = Object::<S>::decode(metadata, spec, stored.status)?;
+) -> Result<Checked, Misfit> {
+    let old = read::<S>(stored)?;
+    let mut new = Object::<S>::decode(metadata, spec, stored.status).map_err(Misfit::Sent)?;
     let unknown = drop_new_unknown(&mut new, Some(&old));
     if omission == Omission::Keep {
         validate::keep_reserved(&old.metadata, &mut new.metadata);
@@ -87,16 +99,26 @@ pub(super) fn replace<S: Rules>(
     }
     let mut problems = Problems::default();
     validate::metadata(&new.metadata, Some(&old.metadata), &mut problems);
+    let mut before = Problems::default();
+    S::check(&old, &mut before);
     S::check(&new, &mut problems);
+    // What was stored under other rules, or by control, must not stand in the way of a change
+    // that has nothing to do with it.
+    problems.forget(&before);
     S::check_change(&old, &new, &mut problems);
     Ok(checked(new, unknown, problems))
 }
 
-pub(super) fn observe<S: Rules>(stored: Stored<'_>, status: &str) -> Result<Checked, DecodeError> {
-    let old = Object::<S>::decode(stored.metadata.clone(), stored.spec, stored.status)?;
-    let mut new = Object::<S>::decode(stored.metadata.clone(), stored.spec, status)?;
+pub(super) fn observe<S: Rules>(stored: Stored<'_>, status: &str) -> Result<Checked, Misfit> {
+    let old = read::<S>(stored)?;
+    let mut new =
+        Object::<S>::decode(stored.metadata.clone(), stored.spec, status).map_err(Misfit::Sent)?;
     let unknown = drop_new_unknown(&mut new, Some(&old));
     Ok(checked(new, unknown, Problems::default()))
+}
+
+fn read<S: Rules>(stored: Stored<'_>) -> Result<Object<S>, Misfit> {
+    Object::decode(stored.metadata.clone(), stored.spec, stored.status).map_err(Misfit::Stored)
 }
 
 fn checked<S: Rules>(object: Object<S>, unknown: Vec<String>, problems: Problems) -> Checked {

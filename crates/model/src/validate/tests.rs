@@ -367,3 +367,56 @@ fn unknown_fields_are_named_and_left_out_unless_a_newer_version_stored_them() {
     assert_eq!(changed.unknown, ["spec.taste"]);
     assert_eq!(changed.spec, r#"{"colour":"blue","pool":"p"}"#);
 }
+
+#[test]
+fn an_old_sin_does_not_stand_in_the_way_of_an_unrelated_change() {
+    let info = kinds::find("Sandbox").unwrap();
+    let metadata = metadata("Sandbox");
+    let stored = Stored {
+        metadata: &metadata,
+        spec: r#"{"pool":"p","wakeOnTraffic":true}"#,
+        status: "{}",
+    };
+    let change = |spec: &str| {
+        let checked = info.check_replacement(stored, metadata.clone(), spec, Omission::Remove);
+        checked.unwrap().problems
+    };
+    assert_eq!(
+        change(r#"{"pool":"p","wakeOnTraffic":true,"env":{"A":"1"}}"#),
+        []
+    );
+    assert_eq!(
+        change(r#"{"pool":"p","wakeOnTraffic":true,"env":{"":"1"}}"#).len(),
+        1
+    );
+}
+
+#[test]
+fn whose_json_does_not_fit_is_told_apart() {
+    let info = kinds::find("Sandbox").unwrap();
+    let metadata = metadata("Sandbox");
+    let good = Stored {
+        metadata: &metadata,
+        spec: "{}",
+        status: "{}",
+    };
+    let bad = Stored {
+        spec: r#"{"env":1}"#,
+        ..good
+    };
+    let change =
+        |stored, spec| info.check_replacement(stored, metadata.clone(), spec, Omission::Keep);
+    assert!(matches!(
+        change(good, r#"{"env":1}"#),
+        Err(kinds::Misfit::Sent(_))
+    ));
+    assert!(matches!(change(bad, "{}"), Err(kinds::Misfit::Stored(_))));
+    assert!(matches!(
+        info.check_status(bad, "{}"),
+        Err(kinds::Misfit::Stored(_))
+    ));
+    assert!(matches!(
+        info.check_status(good, r#"{"phase":1}"#),
+        Err(kinds::Misfit::Sent(_))
+    ));
+}

@@ -1,0 +1,13 @@
+//! The API from the outside, over the memory store.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod bad_input;
+mod deletes;
+mod discovery;
+mod guards;
+mod patches;
+mod reads;
+mod support;
+mod watches;
+mod writes;
