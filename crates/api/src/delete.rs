@@ -59,7 +59,7 @@ fn read_options(body: &RawBody, params: &Params) -> Result<Wish, Refusal> {
             fields.retain(|_, v| !v.is_null());
         }
         let (options, _) =
-            model::codec::decode(&value.to_string()).map_err(|e| submission::wrong_type("", e))?;
+            model::codec::decode(&value.to_string()).map_err(|e| submission::wrong_type("", &e))?;
         options
     };
     if let Some(policy) = params.get("propagationPolicy") {
@@ -230,7 +230,7 @@ pub(crate) async fn delete_collection(
                     wish.uid = Some(record.uid().to_string());
                     match delete_one(&shared, record, &wish, place.served).await {
                         Ok(Deletion::Removed(record) | Deletion::Marked(record)) => {
-                            deleted.push(record)
+                            deleted.push(record);
                         }
                         Err(refusal) if refusal.is_gone() => {}
                         Err(refusal) => return Err(refusal),

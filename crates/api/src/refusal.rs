@@ -12,9 +12,12 @@ use model::{Key, Version, kinds, meta::GROUP, validate::Problem};
 use serde_json::{Value, json};
 use store::{Outcome, StoreError};
 
-/// A request that was not served.
+/// A request that was not served. Boxed, for it is carried along where all is well too.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct Refusal(Box<Facts>);
+
+#[derive(Debug)]
+struct Facts {
     code: StatusCode,
     reason: &'static str,
     message: String,
@@ -62,7 +65,7 @@ struct Cause {
 
 impl Refusal {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Facts {
             code,
             reason,
             message: message.into(),
@@ -70,7 +73,7 @@ impl Refusal {
             causes: Vec::new(),
             retry_after: None,
             challenge: false,
-        }
+        }))
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -89,7 +92,7 @@ impl Refusal {
             "Unauthorized",
             "Unauthorized: send the token of this server as 'Authorization: Bearer <token>'",
         );
-        refusal.challenge = true;
+        refusal.0.challenge = true;
         refusal
     }
 
@@ -105,7 +108,7 @@ impl Refusal {
     pub(crate) fn not_found(about: About) -> Self {
         let message = format!("{} {:?} not found", about.resource(), about.name);
         let mut refusal = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
-        refusal.about = Some(about);
+        refusal.0.about = Some(about);
         refusal
     }
 
@@ -140,7 +143,7 @@ impl Refusal {
             about.name
         );
         let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", message);
-        refusal.about = Some(about);
+        refusal.0.about = Some(about);
         refusal
     }
 
@@ -172,7 +175,7 @@ impl Refusal {
             format!("Too large resource version: {asked}, current: {current}"),
         )
         .cause("", "Too large resource version", "ResourceVersionTooLarge");
-        refusal.retry_after = Some(1);
+        refusal.0.retry_after = Some(1);
         refusal
     }
 
@@ -182,7 +185,7 @@ impl Refusal {
             "TooManyRequests",
             format!("{limit} watches are open already: close some, or try again later"),
         );
-        refusal.retry_after = Some(5);
+        refusal.0.retry_after = Some(5);
         refusal
     }
 
@@ -214,7 +217,7 @@ impl Refusal {
         };
         let message = format!("{subject} {:?} is invalid: {list}", about.name);
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        refusal.about = Some(about);
+        refusal.0.about = Some(about);
         for problem in problems {
             let what = format!("{}: {}: {}", problem.cause, problem.reason, problem.remedy);
             refusal = refusal.cause(problem.field.as_str(), what, problem.cause.reason());
@@ -246,7 +249,7 @@ impl Refusal {
         message: impl Into<String>,
         reason: &'static str,
     ) -> Self {
-        self.causes.push(Cause {
+        self.0.causes.push(Cause {
             field: field.into(),
             message: message.into(),
             reason,
@@ -256,37 +259,38 @@ impl Refusal {
 
     /// Whether another writer was first, so that reading again may help.
     pub(crate) fn is_conflict(&self) -> bool {
-        self.reason == "Conflict"
+        self.0.reason == "Conflict"
     }
 
     /// Whether the object is gone, or another one has its name: somebody else was first.
     pub(crate) fn is_gone(&self) -> bool {
-        self.reason == "NotFound" || self.is_conflict()
+        self.0.reason == "NotFound" || self.is_conflict()
     }
 
     /// Whether the name is taken.
     pub(crate) fn is_taken(&self) -> bool {
-        self.reason == "AlreadyExists"
+        self.0.reason == "AlreadyExists"
     }
 
     /// The `Status` object.
     pub(crate) fn to_status(&self) -> Value {
         let mut details = json!({});
-        if let Some(about) = &self.about {
+        if let Some(about) = &self.0.about {
             details["name"] = about.name.as_str().into();
             details["kind"] = about.plural.into();
             if !about.group.is_empty() {
                 details["group"] = about.group.into();
             }
         }
-        if !self.causes.is_empty() {
+        if !self.0.causes.is_empty() {
             details["causes"] = self
+                .0
                 .causes
                 .iter()
                 .map(|c| json!({"reason": c.reason, "message": c.message, "field": c.field}))
                 .collect();
         }
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.0.retry_after {
             details["retryAfterSeconds"] = seconds.into();
         }
         let mut status = json!({
@@ -294,9 +298,9 @@ impl Refusal {
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code.as_u16(),
+            "message": self.0.message,
+            "reason": self.0.reason,
+            "code": self.0.code.as_u16(),
         });
         if details != json!({}) {
             status["details"] = details;
@@ -322,7 +326,7 @@ impl From<StoreError> for Refusal {
                 let about = About::of(&key);
                 let message = format!("{} {:?} already exists", about.resource(), about.name);
                 let mut refusal = Self::new(StatusCode::CONFLICT, "AlreadyExists", message);
-                refusal.about = Some(about);
+                refusal.0.about = Some(about);
                 refusal
             }
             StoreError::Conflict { key, expected, actual } => Self::conflict(
@@ -349,7 +353,7 @@ impl From<StoreError> for Refusal {
                     ),
                 )
                 .cause("spec", format!("use at most {limit} bytes in all"), "FieldValueTooLong");
-                refusal.about = Some(about);
+                refusal.0.about = Some(about);
                 refusal
             }
             StoreError::Expired { after } => Self::expired(format!(
@@ -359,7 +363,7 @@ impl From<StoreError> for Refusal {
                 tracing::error!(error = %error, "a stored record cannot be read");
                 let about = About::of(key);
                 let mut refusal = Self::internal("the stored object cannot be read by this version: see the server's log");
-                refusal.about = Some(about);
+                refusal.0.about = Some(about);
                 refusal
             }
             StoreError::Unavailable { outcome, reason } => {
@@ -370,7 +374,7 @@ impl From<StoreError> for Refusal {
                     Outcome::Unknown => ("the store is unavailable: the write may have happened; read before trying again", None),
                 };
                 let mut refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-                refusal.retry_after = retry_after;
+                refusal.0.retry_after = retry_after;
                 refusal
             }
         }
@@ -380,16 +384,16 @@ impl From<StoreError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.to_status().to_string()));
-        *response.status_mut() = self.code;
+        *response.status_mut() = self.0.code;
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.0.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if self.challenge {
+        if self.0.challenge {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
@@ -483,8 +487,8 @@ mod tests {
         for (error, code, reason, retry_after) in table {
             let refusal = Refusal::from(error);
             let status = refusal.to_status();
-            assert_eq!((refusal.code.as_u16(), refusal.reason), (code, reason));
-            assert_eq!(refusal.retry_after, retry_after, "{reason}");
+            assert_eq!((refusal.0.code.as_u16(), refusal.0.reason), (code, reason));
+            assert_eq!(refusal.0.retry_after, retry_after, "{reason}");
             assert!(!status.to_string().contains("secret"), "{status}");
         }
     }

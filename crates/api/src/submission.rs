@@ -126,7 +126,7 @@ impl Submission {
             fields.insert("namespace".into(), namespace.as_str().into());
         }
         let (metadata, residue) = codec::decode::<Metadata>(&Value::Object(fields).to_string())
-            .map_err(|e| wrong_type("metadata", e))?;
+            .map_err(|e| wrong_type("metadata", &e))?;
         self.unknown
             .extend(residue.fields().map(|field| format!("metadata.{field}")));
         Ok(metadata)
@@ -204,7 +204,7 @@ impl Submission {
 }
 
 /// A value that does not fit the type of its field.
-pub(crate) fn wrong_type(within: &str, error: codec::DecodeError) -> Refusal {
+pub(crate) fn wrong_type(within: &str, error: &codec::DecodeError) -> Refusal {
     let field = match error.field.as_str() {
         "." => within.to_owned(),
         field if within.is_empty() => field.to_owned(),
@@ -213,7 +213,7 @@ pub(crate) fn wrong_type(within: &str, error: codec::DecodeError) -> Refusal {
     // Positions are those in a text that the client never saw.
     let message = error.message.split(" at line ").next().unwrap_or_default();
     Refusal::bad_field(
-        field.clone(),
+        field,
         format!("{message}: see `kubectl explain` for what it takes"),
     )
 }
@@ -221,7 +221,7 @@ pub(crate) fn wrong_type(within: &str, error: codec::DecodeError) -> Refusal {
 /// JSON that does not fit the types: the client's fault, or ours.
 pub(crate) fn misfit(key: &Key, misfit: Misfit) -> Refusal {
     match misfit {
-        Misfit::Sent(error) => wrong_type("", error),
+        Misfit::Sent(error) => wrong_type("", &error),
         Misfit::Stored(source) => StoreError::Undecodable {
             key: key.clone(),
             source,

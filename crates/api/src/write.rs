@@ -150,7 +150,7 @@ async fn create_one(
         match result.map_err(Refusal::from) {
             Ok(record) => return Ok(Written { record, warnings }),
             Err(refusal) if refusal.is_taken() && prefix.is_some() && attempt < NAME_ATTEMPTS => {
-                attempt += 1
+                attempt += 1;
             }
             Err(refusal) => return Err(refusal),
         }

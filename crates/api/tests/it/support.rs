@@ -178,6 +178,7 @@ pub(crate) async fn answer(response: Response) -> Answer {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the calls read better")]
 pub(crate) fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": "dormouse.dev/v1alpha1",
