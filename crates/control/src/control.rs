@@ -207,7 +207,7 @@ impl Control {
             inner.ask(Work::Claim(key));
         });
         self.follow(caches.templates.subscribe(), |inner, key| {
-            inner.template_changed(&key)
+            inner.template_changed(&key);
         });
         self.inner.queue.add(
             Work::Sweep,

@@ -41,6 +41,17 @@ pub struct MemoryStore {
     state: Mutex<State>,
     history: Arc<History>,
     faults: Arc<Faults>,
+    audit: Audit,
+}
+
+/// Told of every change at the moment it happens, whatever the faults.
+#[derive(Default)]
+struct Audit(Mutex<Option<AuditHook>>);
+
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Audit")
+    }
 }
 
 #[derive(Debug)]
@@ -67,6 +78,7 @@ pub enum WriteFault {
 
 type WriteHook = Box<dyn FnMut(u64) -> WriteFault + Send>;
 type ReadHook = Box<dyn FnMut() -> usize + Send>;
+type AuditHook = Box<dyn FnMut(&WatchEvent) + Send>;
 
 /// How a memory store misbehaves. By default it does not.
 #[derive(Default)]
@@ -141,7 +153,13 @@ impl MemoryStore {
             }),
             history: Arc::new(History::new(version, REMEMBERED)),
             faults: Arc::default(),
+            audit: Audit::default(),
         }
+    }
+
+    /// Tells `hook` of every change at the moment it happens, whatever the faults: for checkers.
+    pub fn audit(&self, hook: impl FnMut(&WatchEvent) + Send + 'static) {
+        *self.audit.0.lock() = Some(Box::new(hook));
     }
 
     /// How it misbehaves.
@@ -207,7 +225,13 @@ impl MemoryStore {
             now: Timestamp::from_micros(self.clock.wall_micros()),
         };
         let effect = effect(current, stamp)?;
-        state.apply(key, &effect, stamp.version, &self.history);
+        if let Some(event) = state.apply(key, &effect, stamp.version) {
+            if let Some(hook) = self.audit.0.lock().as_mut() {
+                hook(&event);
+            }
+            // Under the lock, so that watchers see versions in order.
+            self.history.publish([event]);
+        }
         drop(state);
         match fault {
             WriteFault::FailAfter => Err(unavailable("injected after the write")),
@@ -225,10 +249,9 @@ fn unavailable(reason: &str) -> StoreError {
 }
 
 impl State {
-    /// Publishes under the lock, so that watchers see versions in order.
-    fn apply(&mut self, key: &Key, effect: &Effect, version: Version, history: &History) {
+    fn apply(&mut self, key: &Key, effect: &Effect, version: Version) -> Option<WatchEvent> {
         let (previous, event) = match effect {
-            Effect::Unchanged(_) => return,
+            Effect::Unchanged(_) => return None,
             Effect::Put(record) => {
                 let previous = self.records.insert(key.clone(), Arc::clone(record));
                 let record = Arc::clone(record);
@@ -246,7 +269,7 @@ impl State {
         if self.undo.len() > REMEMBERED {
             self.undo.pop_front();
         }
-        history.publish([event]);
+        Some(event)
     }
 
     /// The records as they were `changes` changes ago, or as long ago as is remembered.

@@ -1,0 +1,534 @@
+//! The promises.
+//!
+//! The checker sees every change of the store at the moment it happens, with its author, and can
+//! look at the truth of the runtime. It knows nothing of how things are done, only of what must
+//! never be seen, and of what must be so once it is quiet ([`rest`]).
+
+pub mod rest;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use kit::Clock;
+use model::{
+    Epoch, Key, Sandbox, SandboxId, SandboxPool, SandboxSnapshot, Spec as _, Timestamp, Uid,
+    lifecycle::Phase,
+    pool::PoolSpec,
+    sandbox::{DesiredState, OnTimeout, OperationState, SandboxSpec},
+    snapshot::{SnapshotPhase, SnapshotSpec},
+};
+use parking_lot::Mutex;
+use routes::Route;
+use runtime::fake::FakeRuntime;
+use store::{Record, WatchEvent};
+
+use crate::desk::Role;
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub promise: &'static str,
+    /// How it was broken.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.detail)
+    }
+}
+
+/// Watches over one run.
+#[derive(Debug)]
+pub struct Checker {
+    clock: Arc<dyn Clock>,
+    runtime: Arc<FakeRuntime>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sandboxes: BTreeMap<Key, Sandbox>,
+    pools: BTreeMap<Key, SandboxPool>,
+    /// The most members each pool was ever allowed.
+    most: BTreeMap<Uid, u32>,
+    /// Every id that was ever given out.
+    deliveries: BTreeMap<SandboxId, Delivery>,
+    /// Who was told that a delivery is theirs.
+    told: BTreeMap<(Uid, Epoch), usize>,
+    /// When each deadline is over, by elapsed time.
+    deadlines: BTreeMap<Key, (Timestamp, Duration)>,
+    gateways: BTreeMap<usize, Life>,
+    jumped: Option<Duration>,
+    control_since: Duration,
+    /// Changes so far, and a fingerprint of all of them.
+    changes: u64,
+    fingerprint: u64,
+    violations: Vec<Violation>,
+    trace: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Delivery {
+    uid: Uid,
+    epoch: Epoch,
+    died: Option<Duration>,
+}
+
+/// One life of a gateway's table.
+#[derive(Debug, Default)]
+struct Life {
+    since: Duration,
+    shown: BTreeSet<SandboxId>,
+    gone: BTreeSet<SandboxId>,
+}
+
+impl Checker {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, runtime: Arc<FakeRuntime>) -> Self {
+        Self {
+            clock,
+            runtime,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sees a change of the store.
+    pub fn sees(&self, event: &WatchEvent, author: Role) {
+        let now = self.clock.monotonic();
+        let mut state = self.state.lock();
+        let (record, removed) = match event {
+            WatchEvent::Put { record, .. } => (record, false),
+            WatchEvent::Removed { record } => (record, true),
+            WatchEvent::Bookmark(_) => return,
+        };
+        state.note(record, removed, author, now);
+        if record.kind == SandboxSpec::KIND {
+            self.sandbox(&mut state, record, removed, author, now);
+        } else if record.kind == PoolSpec::KIND {
+            state.pool(record, removed);
+        } else if record.kind == SnapshotSpec::KIND && !removed {
+            self.snapshot(&mut state, record);
+        }
+    }
+
+    /// Hears that a client was told a delivery is theirs.
+    pub fn claim_acknowledged(&self, sandbox: &Sandbox, client: usize) {
+        let mut state = self.state.lock();
+        let delivery = (sandbox.uid(), sandbox.spec.epoch);
+        if let Some(other) = state.told.insert(delivery, client) {
+            state.broken(
+                "one owner per sandbox",
+                format!("{delivery:?} told to {other} and {client}"),
+            );
+        }
+    }
+
+    /// Hears of a jump of the wall clock.
+    pub fn clock_jumped(&self) {
+        self.state.lock().jumped = Some(self.clock.monotonic());
+    }
+
+    /// Hears of a new life of control.
+    pub fn control_started(&self) {
+        self.state.lock().control_since = self.clock.monotonic();
+    }
+
+    /// Hears of a new life of a gateway.
+    pub fn gateway_started(&self, name: usize) {
+        let since = self.clock.monotonic();
+        self.state.lock().gateways.insert(
+            name,
+            Life {
+                since,
+                ..Life::default()
+            },
+        );
+    }
+
+    /// Sees everything a gateway would serve.
+    pub fn sees_routes(&self, name: usize, routes: &BTreeMap<SandboxId, Arc<Route>>) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let life = state.gateways.entry(name).or_default();
+        let gone: Vec<_> = life
+            .shown
+            .iter()
+            .filter(|id| !routes.contains_key(*id))
+            .cloned()
+            .collect();
+        for id in gone {
+            life.shown.remove(&id);
+            life.gone.insert(id);
+        }
+        let mut broken = Vec::new();
+        for (id, route) in routes {
+            let known = state.deliveries.get(id);
+            match known {
+                Some(d) if (d.uid, d.epoch) == (route.uid, route.epoch) => {
+                    if d.died.is_some_and(|died| died < life.since) {
+                        broken.push(format!(
+                            "gateway {name} serves {id}, dead before it started"
+                        ));
+                    }
+                }
+                Some(d) => broken.push(format!("gateway {name} sends {id} of {d:?} to {route:?}")),
+                None => broken.push(format!(
+                    "gateway {name} serves {id}, which nobody was given"
+                )),
+            }
+            if life.gone.contains(id) {
+                broken.push(format!("gateway {name} serves {id} again"));
+            }
+            life.shown.insert(id.clone());
+        }
+        for detail in broken {
+            state.broken("no resurrected route", detail);
+        }
+    }
+
+    /// What is broken so far.
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        self.state.lock().violations.clone()
+    }
+
+    /// Changes so far and their fingerprint: equal for equal seeds.
+    #[must_use]
+    pub fn fingerprint(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.changes, state.fingerprint)
+    }
+
+    /// The last changes, for people.
+    #[must_use]
+    pub fn trace(&self) -> Vec<String> {
+        self.state.lock().trace.clone()
+    }
+
+    fn snapshot(&self, state: &mut State, record: &Record) {
+        let Ok(snapshot) = record.decode::<SnapshotSpec>() else {
+            return;
+        };
+        let snapshot: SandboxSnapshot = snapshot;
+        if snapshot.status.phase != SnapshotPhase::Ready {
+            return;
+        }
+        for container in &snapshot.status.containers {
+            if !self.runtime.has_layer(&container.digest) {
+                state.broken(
+                    "no acknowledged snapshot lost",
+                    format!("{} is ready without {}", record.key(), container.digest),
+                );
+            }
+        }
+    }
+
+    fn sandbox(
+        &self,
+        state: &mut State,
+        record: &Record,
+        removed: bool,
+        author: Role,
+        now: Duration,
+    ) {
+        let key = record.key();
+        let Ok(sandbox) = record.decode::<SandboxSpec>() else {
+            state.broken("records can be read", key.to_string());
+            return;
+        };
+        let before = state
+            .sandboxes
+            .get(&key)
+            .cloned()
+            .filter(|b| b.uid() == sandbox.uid());
+        if let Some(before) = &before {
+            state.steps(before, &sandbox, author);
+            state.intents(before, &sandbox, author, now);
+            self.facts(state, before, &sandbox);
+        }
+        if removed {
+            state.buries(&sandbox, now);
+            state.sandboxes.remove(&key);
+            state.deadlines.remove(&key);
+            return;
+        }
+        state.delivers(before.as_ref(), &sandbox, now);
+        state.times(&sandbox, self.clock.wall_micros(), now);
+        if before.is_none() {
+            state.members(&sandbox);
+        }
+        state.sandboxes.insert(key, sandbox);
+    }
+
+    /// What is published must be so at that moment.
+    fn facts(&self, state: &mut State, before: &Sandbox, after: &Sandbox) {
+        let key = after.key();
+        let truth = self.runtime.truth();
+        let inside = truth.get(&after.uid());
+        let became = |phase| after.status.phase == phase && before.status.phase != phase;
+        if became(Phase::Running) && !after.metadata.is_deleting() {
+            // A workload may be lost or frozen by a snapshot at any moment, but not be another's.
+            let foreign = inside.map(|i| {
+                i.traces
+                    .iter()
+                    .filter(|e| **e != after.status.armed_epoch)
+                    .count()
+            });
+            if foreign.is_some_and(|n| n > 0) {
+                state.broken(
+                    "nothing of the last owner reaches the next",
+                    format!("{key}: {inside:?}"),
+                );
+            }
+            if after.status.armed_epoch != after.spec.epoch && before.spec.epoch == after.spec.epoch
+            {
+                state.broken(
+                    "armed before anybody hears of it",
+                    format!("{key}: {:?}", after.status),
+                );
+            }
+        }
+        if became(Phase::Idle) && inside.is_some_and(|i| !i.traces.is_empty()) {
+            state.broken(
+                "nothing of the last owner reaches the next",
+                format!("{key}: {inside:?}"),
+            );
+        }
+        let fresh = after
+            .status
+            .snapshot
+            .as_ref()
+            .filter(|l| before.status.snapshot.as_ref() != Some(*l));
+        if let Some(layer) = fresh.filter(|layer| !self.runtime.has_layer(layer)) {
+            let detail = format!("{key} sleeps on missing {layer}");
+            state.broken("no acknowledged snapshot lost", detail);
+        }
+    }
+}
+
+impl State {
+    fn broken(&mut self, promise: &'static str, detail: String) {
+        self.violations.push(Violation { promise, detail });
+    }
+
+    fn note(&mut self, record: &Record, removed: bool, author: Role, now: Duration) {
+        const KEPT: usize = 4000;
+        let line = format!(
+            "{:>10.3} {author:?} {}{} {} {} {}",
+            now.as_secs_f64(),
+            if removed { "- " } else { "" },
+            record.key(),
+            record.version(),
+            record.spec,
+            record.status
+        );
+        self.changes += 1;
+        for byte in line.bytes() {
+            self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.trace.push(line);
+        if self.trace.len() > 2 * KEPT {
+            self.trace.drain(..KEPT);
+        }
+    }
+
+    /// Steps between two states of one record.
+    fn steps(&mut self, before: &Sandbox, after: &Sandbox, author: Role) {
+        let key = after.key();
+        if !before.status.phase.may_become(after.status.phase) {
+            let (from, to) = (before.status.phase, after.status.phase);
+            self.broken(
+                "phases follow the drawn machine",
+                format!("{key}: {from} to {to}"),
+            );
+        }
+        let operation = |s: &Sandbox| s.status.last_operation.as_ref().map(|op| op.id);
+        if operation(after) < operation(before) {
+            self.broken("operations only go forward", key.to_string());
+        }
+        if after.spec.epoch < before.spec.epoch
+            || after.metadata.generation < before.metadata.generation
+        {
+            self.broken("epochs and generations only go forward", key.to_string());
+        }
+        match (&before.spec.owner, &after.spec.owner) {
+            (None, Some(_)) => {
+                let fresh =
+                    after.spec.epoch == before.spec.epoch.next() && after.spec.sandbox_id.is_some();
+                if !fresh || before.status.phase != Phase::Idle || before.metadata.is_deleting() {
+                    self.broken(
+                        "one owner per sandbox",
+                        format!("{key} claimed by {author:?} while {}", before.status.phase),
+                    );
+                }
+            }
+            (Some(a), Some(b))
+                if a != b
+                    || before.spec.sandbox_id != after.spec.sandbox_id
+                    || before.spec.epoch != after.spec.epoch =>
+            {
+                self.broken(
+                    "one owner per sandbox",
+                    format!("{key} went from {a:?} to {b:?} without a release"),
+                );
+            }
+            (Some(_), Some(_) | None) | (None, None) => {}
+        }
+    }
+
+    /// What control wants on its own account must have a cause.
+    fn intents(&mut self, before: &Sandbox, after: &Sandbox, author: Role, now: Duration) {
+        if author != Role::Control {
+            return;
+        }
+        let key = after.key();
+        let failed = before
+            .status
+            .last_operation
+            .as_ref()
+            .is_some_and(|op| op.state == OperationState::Failed);
+        let over = self.deadlines.get(&key).is_some_and(|(_, due)| now >= *due);
+        // A process that starts after a jump cannot know that there was one.
+        let misled = self.jumped.is_some_and(|jump| jump <= self.control_since);
+        let idle = before.spec.timeouts.idle_seconds.is_some();
+        let timed = over || misled || idle;
+        let newly_deleting = after.metadata.is_deleting() && !before.metadata.is_deleting();
+        if newly_deleting && before.spec.owner.is_some() && !timed {
+            self.broken(
+                "claimed is never deleted by scaling, nor early",
+                format!("{key} by control, {:?}", before.spec.timeouts),
+            );
+        }
+        match (before.spec.desired_state, after.spec.desired_state) {
+            (DesiredState::Paused, DesiredState::Running)
+                if !failed && after.spec.owner.is_some() =>
+            {
+                self.broken(
+                    "no acknowledged write lost",
+                    format!("{key}: control took back a pause"),
+                );
+            }
+            (DesiredState::Running, DesiredState::Paused)
+                if !failed
+                    && !(timed
+                        && (idle || before.spec.timeouts.on_timeout == OnTimeout::Pause)) =>
+            {
+                self.broken(
+                    "no acknowledged write lost",
+                    format!("{key}: control paused it for no reason"),
+                );
+            }
+            (_, _) => {}
+        }
+        if before.spec.owner.is_some()
+            && after.spec.owner.is_none()
+            && !idle
+            && !key.name.as_str().is_empty()
+        {
+            let surplus = before
+                .metadata
+                .annotations
+                .contains_key(plan::claim::CLAIM_ANNOTATION);
+            if !surplus {
+                self.broken(
+                    "no acknowledged write lost",
+                    format!("{key}: control released it for no reason"),
+                );
+            }
+        }
+    }
+
+    fn delivers(&mut self, before: Option<&Sandbox>, after: &Sandbox, now: Duration) {
+        let id_before = before.and_then(|b| b.spec.sandbox_id.clone());
+        if id_before == after.spec.sandbox_id {
+            return;
+        }
+        if let Some(old) = id_before.and_then(|id| self.deliveries.get_mut(&id)) {
+            old.died.get_or_insert(now);
+        }
+        let Some(id) = after.spec.sandbox_id.clone() else {
+            return;
+        };
+        let delivery = Delivery {
+            uid: after.uid(),
+            epoch: after.spec.epoch,
+            died: None,
+        };
+        if let Some(other) = self.deliveries.insert(id.clone(), delivery) {
+            self.broken(
+                "one owner per sandbox",
+                format!("{id} was given out before, for {}", other.uid),
+            );
+        }
+    }
+
+    fn buries(&mut self, sandbox: &Sandbox, now: Duration) {
+        if let Some(old) = sandbox
+            .spec
+            .sandbox_id
+            .as_ref()
+            .and_then(|id| self.deliveries.get_mut(id))
+        {
+            old.died.get_or_insert(now);
+        }
+    }
+
+    fn times(&mut self, sandbox: &Sandbox, wall: i64, now: Duration) {
+        let key = sandbox.key();
+        let Some(end) = sandbox.spec.timeouts.end_at else {
+            self.deadlines.remove(&key);
+            return;
+        };
+        if self
+            .deadlines
+            .get(&key)
+            .is_none_or(|(known, _)| *known != end)
+        {
+            let left = Duration::from_micros(u64::try_from(end.as_micros() - wall).unwrap_or(0));
+            self.deadlines.insert(key, (end, now + left));
+        }
+    }
+
+    fn members(&mut self, sandbox: &Sandbox) {
+        let Some(pool) = sandbox.metadata.controller().map(|owner| owner.uid) else {
+            return;
+        };
+        let same = |s: &&Sandbox| {
+            s.metadata
+                .controller()
+                .is_some_and(|owner| owner.uid == pool)
+        };
+        let count = 1 + self.sandboxes.values().filter(same).count();
+        if let Some(most) = self
+            .most
+            .get(&pool)
+            .copied()
+            .filter(|most| count > *most as usize)
+        {
+            self.broken(
+                "never more members than max",
+                format!("{count} of {most} in pool {pool}"),
+            );
+        }
+    }
+
+    fn pool(&mut self, record: &Record, removed: bool) {
+        let Ok(pool) = record.decode::<PoolSpec>() else {
+            return;
+        };
+        if removed {
+            self.pools.remove(&record.key());
+            return;
+        }
+        let most = self.most.entry(pool.uid()).or_default();
+        *most = pool.spec.max.max(*most);
+        self.pools.insert(record.key(), pool);
+    }
+}

@@ -1,0 +1,215 @@
+//! What must be so once it is quiet: every operation has ended, intent and truth agree, nothing is
+//! left over.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot, Spec as _,
+    claim::{ClaimPhase, ClaimSpec},
+    lifecycle::{Phase, Traffic, traffic},
+    pool::PoolSpec,
+    sandbox::{DesiredState, SandboxSpec},
+    snapshot::{SnapshotPhase, SnapshotSpec},
+};
+use runtime::{WorkloadState, fake::FakeRuntime};
+use store::memory::MemoryStore;
+
+use super::Violation;
+use crate::gateway::Gateway;
+
+/// What keeps the world from being at rest.
+#[must_use]
+pub fn unrest(store: &MemoryStore, runtime: &FakeRuntime, gateways: &[Gateway]) -> Vec<Violation> {
+    let mut found = Found::default();
+    let mut sandboxes = Vec::new();
+    let mut pools: Vec<SandboxPool> = Vec::new();
+    let mut claims: Vec<SandboxClaim> = Vec::new();
+    let mut snapshots: Vec<SandboxSnapshot> = Vec::new();
+    for record in store.truth() {
+        match record.kind {
+            SandboxSpec::KIND => sandboxes.extend(record.decode()),
+            PoolSpec::KIND => pools.extend(record.decode()),
+            ClaimSpec::KIND => claims.extend(record.decode()),
+            SnapshotSpec::KIND => snapshots.extend(record.decode()),
+            _other => {}
+        }
+    }
+    sandboxes.iter().for_each(|s| found.sandbox(s, runtime));
+    found.leaks(&sandboxes, runtime);
+    pools.iter().for_each(|p| found.pool(p, &sandboxes));
+    claims.iter().for_each(|c| found.claim(c, &sandboxes));
+    for snapshot in &snapshots {
+        if !matches!(
+            snapshot.status.phase,
+            SnapshotPhase::Ready | SnapshotPhase::Failed
+        ) && waits_for_nobody(snapshot, &sandboxes)
+        {
+            found.broken(
+                "every operation ends",
+                format!("{} is {:?}", snapshot.key(), snapshot.status),
+            );
+        }
+    }
+    gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
+    found.0
+}
+
+fn waits_for_nobody(snapshot: &SandboxSnapshot, sandboxes: &[Sandbox]) -> bool {
+    let source = sandboxes.iter().find(|s| {
+        s.metadata.name == snapshot.spec.sandbox
+            && s.metadata.namespace == snapshot.metadata.namespace
+    });
+    // An idle member has nothing of anybody's to capture; the snapshot waits for its next owner.
+    source.is_none_or(|s| s.status.phase != Phase::Idle)
+}
+
+#[derive(Default)]
+struct Found(Vec<Violation>);
+
+impl Found {
+    fn broken(&mut self, promise: &'static str, detail: String) {
+        self.0.push(Violation { promise, detail });
+    }
+
+    fn sandbox(&mut self, sandbox: &Sandbox, runtime: &FakeRuntime) {
+        let (key, phase) = (sandbox.key(), sandbox.status.phase);
+        let unended = |found: &mut Self, what: &str| {
+            found.broken(
+                "every operation ends",
+                format!(
+                    "{key} {what}: {:?} {:?}",
+                    sandbox.spec.desired_state, sandbox.status
+                ),
+            );
+        };
+        if sandbox.metadata.is_deleting() {
+            return unended(self, "is still being deleted");
+        }
+        let owned = sandbox.spec.owner.is_some();
+        match (phase, sandbox.spec.desired_state) {
+            (Phase::Idle, _) if !owned => {}
+            (Phase::Running, DesiredState::Running) | (Phase::Paused, DesiredState::Paused) => {}
+            (Phase::Stopped | Phase::Failed, _) => {}
+            (_, _) => return unended(self, "has not come to rest"),
+        }
+        let truth = runtime.truth();
+        let state = truth.get(&sandbox.uid()).map(|inside| inside.facts.state);
+        let agrees = match phase {
+            Phase::Idle | Phase::Running => state == Some(WorkloadState::Running),
+            Phase::Paused if sandbox.status.snapshot.is_some() => state.is_none(),
+            Phase::Paused => state == Some(WorkloadState::Frozen),
+            Phase::Stopped | Phase::Failed => state.is_none(),
+            Phase::Pending
+            | Phase::Starting
+            | Phase::Pausing
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Unknown => false,
+        };
+        if !agrees {
+            self.broken(
+                "the live workload decides the state",
+                format!("{key} is {phase}, its workload {state:?}"),
+            );
+        }
+        let inside = truth.get(&sandbox.uid());
+        let foreign =
+            inside.is_some_and(|i| i.traces.iter().any(|e| !owned || *e != sandbox.spec.epoch));
+        if foreign {
+            self.broken(
+                "nothing of the last owner reaches the next",
+                format!("{key}: {inside:?}"),
+            );
+        }
+    }
+
+    fn leaks(&mut self, sandboxes: &[Sandbox], runtime: &FakeRuntime) {
+        for uid in runtime.truth().keys() {
+            if !sandboxes.iter().any(|s| s.uid() == *uid) {
+                self.broken("no leaked runtime object", uid.to_string());
+            }
+        }
+    }
+
+    fn pool(&mut self, pool: &SandboxPool, sandboxes: &[Sandbox]) {
+        let members: Vec<_> = sandboxes
+            .iter()
+            .filter(|s| {
+                s.metadata
+                    .controller()
+                    .is_some_and(|owner| owner.uid == pool.uid())
+            })
+            .collect();
+        let idle = members
+            .iter()
+            .filter(|s| s.status.phase == Phase::Idle)
+            .count();
+        let (spec, total) = (&pool.spec, members.len());
+        if pool.metadata.is_deleting() {
+            if members.iter().all(|s| s.spec.owner.is_none()) {
+                self.broken(
+                    "every operation ends",
+                    format!("{} is still being deleted", pool.key()),
+                );
+            }
+            return;
+        }
+        let enough = idle >= spec.min_idle as usize || total >= spec.max as usize;
+        if !enough || idle > spec.max_idle as usize {
+            self.broken(
+                "a pool reaches its target",
+                format!("{}: {idle} idle of {total}, {:?}", pool.key(), pool.spec),
+            );
+        }
+        if pool.status.idle as usize != idle || pool.status.total as usize != total {
+            self.broken(
+                "a pool's status is true",
+                format!("{}: {idle} of {total}, {:?}", pool.key(), pool.status),
+            );
+        }
+    }
+
+    fn claim(&mut self, claim: &SandboxClaim, sandboxes: &[Sandbox]) {
+        let name = Some(claim.metadata.name.as_str());
+        let taken = |s: &&Sandbox| {
+            s.spec.owner.is_some()
+                && s.metadata.annotations.get(plan::claim::CLAIM_ANNOTATION) == name
+        };
+        let taken = sandboxes.iter().filter(taken).count();
+        if claim.status.phase != ClaimPhase::Completed {
+            self.broken(
+                "every operation ends",
+                format!("{}: {:?}", claim.key(), claim.status),
+            );
+        } else if taken > claim.spec.count as usize {
+            self.broken(
+                "a claim takes what it asks for",
+                format!("{} has {taken}", claim.key()),
+            );
+        }
+    }
+
+    fn gateway(&mut self, gateway: &Gateway, sandboxes: &[Sandbox]) {
+        let wanted: BTreeMap<SandboxId, _> = sandboxes
+            .iter()
+            .filter(|s| traffic(s) != Traffic::Dead)
+            .filter_map(|s| {
+                Some((
+                    s.spec.sandbox_id.clone()?,
+                    (s.uid(), s.spec.epoch, traffic(s)),
+                ))
+            })
+            .collect();
+        let has: BTreeMap<_, _> = gateway
+            .routes()
+            .into_iter()
+            .map(|(id, route)| (id, (route.uid, route.epoch, route.state)))
+            .collect();
+        if wanted != has {
+            self.broken(
+                "gateways agree with the store",
+                format!("gateway {}: {has:?}, not {wanted:?}", gateway.name),
+            );
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Defects on purpose. Each breaks one assumption that the promises rest on, by standing between
+//! the real code and a port; the checker must notice every one of them.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use kit::Clock;
+use model::{Digest, Generation, OperationId, StringMap, Uid};
+use runtime::{
+    Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    fake::FakeRuntime,
+};
+
+/// A defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Plant {
+    /// Writers do not compare before they set.
+    BlindWrites,
+    /// Deletions ignore what they were decided on.
+    BlindDeletes,
+    /// Watches lose changes without saying so.
+    LostEvents,
+    /// A released member is not cleaned.
+    DirtyReset,
+    /// The runtime forgets which calls are old.
+    NoFence,
+    /// A capture is acknowledged before it is durable.
+    LostLayer,
+    /// Left-over workloads are not looked for.
+    NoSweep,
+    /// Elapsed time is taken from the wall clock.
+    WallClock,
+    /// A peer's messages are applied whatever their version.
+    BlindRoutes,
+    /// A gateway restarts without taking a full snapshot first.
+    EmptyTable,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::BlindWrites,
+        Self::BlindDeletes,
+        Self::LostEvents,
+        Self::DirtyReset,
+        Self::NoFence,
+        Self::LostLayer,
+        Self::NoSweep,
+        Self::WallClock,
+        Self::BlindRoutes,
+        Self::EmptyTable,
+    ];
+}
+
+/// A clock whose elapsed time follows the wall clock.
+#[derive(Debug)]
+pub struct JumpingClock(pub Arc<dyn Clock>);
+
+impl Clock for JumpingClock {
+    fn wall_micros(&self) -> i64 {
+        self.0.wall_micros()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.wall_micros()).unwrap_or(0))
+    }
+}
+
+/// A runtime with a defect.
+#[derive(Debug)]
+pub struct PlantedRuntime {
+    /// The runtime.
+    pub inner: Arc<FakeRuntime>,
+    /// The defect.
+    pub plant: Option<Plant>,
+}
+
+impl PlantedRuntime {
+    fn fence(&self, fence: Fence) -> Fence {
+        match self.plant {
+            Some(Plant::NoFence) => {
+                let (generation, operation) = (Generation(u64::MAX), OperationId(u64::MAX));
+                Fence {
+                    uid: fence.uid,
+                    generation,
+                    operation,
+                }
+            }
+            Some(_) | None => fence,
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for PlantedRuntime {
+    async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
+        self.inner.inspect(uid).await
+    }
+
+    async fn list(&self) -> Result<Vec<Uid>, RuntimeError> {
+        self.inner.list().await
+    }
+
+    async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
+        self.inner.create(self.fence(fence), spec).await
+    }
+
+    async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
+        self.inner.arm(self.fence(fence), arming).await
+    }
+
+    async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.freeze(self.fence(fence)).await
+    }
+
+    async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.thaw(self.fence(fence)).await
+    }
+
+    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
+        self.inner.swap_images(self.fence(fence), images).await
+    }
+
+    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+        let mut captured = self.inner.capture(self.fence(fence)).await?;
+        if self.plant == Some(Plant::LostLayer) {
+            let nowhere = format!("sha256:{:064x}", fence.uid.to_u128());
+            captured.digest = Digest::new(nowhere).unwrap_or(captured.digest);
+        }
+        Ok(captured)
+    }
+
+    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+        if self.plant == Some(Plant::DirtyReset) {
+            let nobody = Arming {
+                epoch: model::Epoch(0),
+                env: StringMap::new(),
+            };
+            return self.inner.arm(self.fence(fence), &nobody).await;
+        }
+        self.inner.reset(self.fence(fence)).await
+    }
+
+    async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.delete(self.fence(fence)).await
+    }
+}
