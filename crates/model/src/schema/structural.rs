@@ -163,8 +163,8 @@ fn lists_with_keys(node: &mut Map<String, Value>) {
 pub fn without_defaults(schema: &mut Value) {
     match schema {
         Value::Object(node) => {
-            // A field may be called `default`; only the keyword goes.
-            if node.contains_key("type") {
+            // Fields may be called `type` and `default`; only the keyword goes.
+            if node.get("type").is_some_and(Value::is_string) {
                 node.remove("default");
             }
             node.values_mut().for_each(without_defaults);
