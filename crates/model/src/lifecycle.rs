@@ -119,7 +119,8 @@ impl Phase {
             return true;
         }
         match self {
-            Pending => matches!(next, Starting | Stopping | Failed | Unknown),
+            // Stopped: a record restored from a backup can find its workload ended.
+            Pending => matches!(next, Starting | Stopping | Stopped | Failed | Unknown),
             Starting => matches!(next, Idle | Running | Stopping | Stopped | Failed | Unknown),
             Idle => matches!(next, Running | Stopping | Stopped | Unknown),
             Running => matches!(next, Pausing | Paused | Stopping | Stopped | Unknown),

@@ -34,8 +34,11 @@ pub fn after_failure(
     // A call that failed may take effect later: the next one must make it stale.
     let id = last.as_ref().map(|op| op.id).unwrap_or_default().next();
     // One that was given up stays so: a clean-up that fails must not start it anew.
+    let cleans_up = *step == Step::DeleteWorkload;
     let same = last.filter(|op| {
-        op.kind == kind && op.generation == generation && op.state != OperationState::Succeeded
+        op.kind == kind
+            && op.state != OperationState::Succeeded
+            && (op.generation == generation || cleans_up)
     });
     let mut operation = same.unwrap_or_else(|| {
         Box::new(Operation {
@@ -70,18 +73,11 @@ pub fn after_failure(
 fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
     Some(match step {
         // Removing what an attempt left belongs to the attempt.
-        Step::DeleteWorkload => match sandbox.status.phase {
-            Phase::Starting => OperationKind::Start,
-            Phase::Resuming => OperationKind::Resume,
-            Phase::Pending
-            | Phase::Idle
-            | Phase::Running
-            | Phase::Pausing
-            | Phase::Paused
-            | Phase::Stopping
-            | Phase::Stopped
-            | Phase::Failed
-            | Phase::Unknown => OperationKind::Stop,
+        Step::DeleteWorkload => match (sandbox.status.phase, &sandbox.status.last_operation) {
+            (Phase::Starting, _) => OperationKind::Start,
+            (Phase::Resuming, _) => OperationKind::Resume,
+            (Phase::Paused, Some(op)) if op.state == OperationState::Failed => op.kind,
+            (_, _) => OperationKind::Stop,
         },
         Step::Reset => OperationKind::Release,
         Step::Freeze | Step::Capture => OperationKind::Pause,
@@ -103,4 +99,119 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
         | Step::Intend(_)
         | Step::DeleteRecord(_) => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Generation, Metadata, Name, Namespace, OperationId, sandbox::SandboxSpec};
+
+    use super::*;
+    use crate::sandbox::Intent;
+
+    const T0: Timestamp = Timestamp::from_micros(1);
+
+    fn at(phase: Phase) -> Sandbox {
+        let meta = Metadata::new(Some(Namespace::new("t").unwrap()), Name::new("a").unwrap());
+        let mut sandbox = Sandbox::new(meta, SandboxSpec::default());
+        sandbox.status.phase = phase;
+        sandbox
+    }
+
+    fn fail(sandbox: &mut Sandbox, step: &Step, hopeless: bool) -> Operation {
+        sandbox.status = after_failure(sandbox, step, "no", hopeless, T0);
+        let operation = sandbox.status.last_operation.as_deref();
+        operation.expect("a failure is recorded").clone()
+    }
+
+    #[test]
+    fn a_failure_belongs_to_the_operation_it_happened_in() {
+        use OperationKind::{Arm, Pause, Release, Resume, Start, Stop};
+        for (phase, step, kind) in [
+            (Phase::Starting, Step::Create(None), Start),
+            (Phase::Starting, Step::Arm, Start),
+            (Phase::Starting, Step::DeleteWorkload, Start),
+            (Phase::Idle, Step::SwapImages, Arm),
+            (Phase::Idle, Step::Arm, Arm),
+            (Phase::Running, Step::Freeze, Pause),
+            (Phase::Running, Step::Thaw, Resume),
+            (Phase::Pausing, Step::Capture, Pause),
+            (Phase::Pausing, Step::Thaw, Pause),
+            (Phase::Paused, Step::Capture, Pause),
+            (Phase::Paused, Step::Thaw, Resume),
+            (Phase::Paused, Step::DeleteWorkload, Stop),
+            (Phase::Resuming, Step::Create(None), Resume),
+            (Phase::Resuming, Step::DeleteWorkload, Resume),
+            (Phase::Stopping, Step::Reset, Release),
+            (Phase::Stopping, Step::DeleteWorkload, Stop),
+        ] {
+            let operation = fail(&mut at(phase), &step, false);
+            assert_eq!(operation.kind, kind, "{step:?} in {phase}");
+            assert_eq!(operation.state, OperationState::InFlight);
+        }
+    }
+
+    #[test]
+    fn it_is_given_up_after_a_few_tries_or_at_once_if_hopeless() {
+        let mut sandbox = at(Phase::Running);
+        for attempt in 1..MAX_ATTEMPTS {
+            let operation = fail(&mut sandbox, &Step::Freeze, false);
+            assert_eq!(
+                (operation.attempts, operation.state),
+                (attempt, OperationState::InFlight)
+            );
+        }
+        let last = fail(&mut sandbox, &Step::Freeze, false);
+        assert_eq!(last.state, OperationState::Failed);
+        let hopeless = fail(&mut at(Phase::Running), &Step::Freeze, true);
+        assert_eq!(hopeless.state, OperationState::Failed);
+    }
+
+    #[test]
+    fn ending_is_never_given_up() {
+        let mut sandbox = at(Phase::Stopping);
+        for _ in 0..3 * MAX_ATTEMPTS {
+            let operation = fail(&mut sandbox, &Step::DeleteWorkload, true);
+            assert_eq!(operation.state, OperationState::InFlight);
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_stays_so_until_something_else_is_wanted() {
+        let mut sandbox = at(Phase::Starting);
+        fail(&mut sandbox, &Step::Create(None), true);
+        let cleanup = fail(&mut sandbox, &Step::DeleteWorkload, false);
+        assert_eq!(
+            (cleanup.kind, cleanup.state),
+            (OperationKind::Start, OperationState::Failed)
+        );
+        sandbox.metadata.generation = Generation(2);
+        let anew = fail(&mut sandbox, &Step::Create(None), false);
+        assert_eq!((anew.attempts, anew.state), (1, OperationState::InFlight));
+    }
+
+    #[test]
+    fn each_try_fences_the_one_before() {
+        let mut sandbox = at(Phase::Running);
+        for id in 1..4 {
+            let operation = fail(&mut sandbox, &Step::Freeze, false);
+            assert_eq!(operation.id, OperationId(id));
+        }
+        let other = fail(&mut sandbox, &Step::Thaw, false);
+        assert_eq!((other.id, other.attempts), (OperationId(4), 1));
+    }
+
+    #[test]
+    fn a_record_that_could_not_be_written_says_nothing_of_the_sandbox() {
+        let sandbox = at(Phase::Running);
+        for step in [
+            Step::AddFinalizer,
+            Step::RemoveFinalizer,
+            Step::Intend(Intent::Pause),
+        ] {
+            assert_eq!(
+                after_failure(&sandbox, &step, "no", true, T0),
+                sandbox.status
+            );
+        }
+    }
 }

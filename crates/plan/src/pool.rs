@@ -150,6 +150,9 @@ fn scale(view: View<'_>) -> (Vec<Step>, String) {
         let why = format!("replaces {} members that ended", ended.len());
         return (ended, why);
     }
+    if let Some(plan) = shrink(view) {
+        return plan;
+    }
     let waiting = u32::try_from(free().count()).unwrap_or(u32::MAX);
     let total = u32::try_from(view.members.len()).unwrap_or(u32::MAX);
     if waiting < spec.min_idle {
@@ -157,13 +160,17 @@ fn scale(view: View<'_>) -> (Vec<Step>, String) {
         let room = spec.max.saturating_sub(total);
         let count = wanted.min(room);
         if count == 0 {
-            return (
-                Vec::new(),
-                format!(
-                    "wants {wanted} more idle members but is at its max of {}",
-                    spec.max
-                ),
+            let why = format!(
+                "wants {wanted} more idle members but is at its max of {}",
+                spec.max
             );
+            // Those it has are still kept up to date.
+            let rolled = roll(view, &free().collect::<Vec<_>>());
+            return if rolled.0.is_empty() {
+                (Vec::new(), why)
+            } else {
+                rolled
+            };
         }
         let short = if count < wanted {
             format!(", {} fewer than wanted for its max", wanted - count)
@@ -175,20 +182,33 @@ fn scale(view: View<'_>) -> (Vec<Step>, String) {
             format!("makes {count} members{short}"),
         );
     }
-    if waiting > spec.max_idle {
-        let surplus = (waiting - spec.max_idle) as usize;
-        let mut candidates: Vec<&Member> = free().filter(|m| !m.dirty).collect();
-        // Out-dated ones first, then those that are not ready, then the oldest.
-        candidates.sort_by_key(|m| (m.current, m.phase == Phase::Idle, m.created, m.uid));
-        let steps: Vec<_> = candidates
-            .into_iter()
-            .take(surplus)
-            .map(|m| Step::Delete(m.clone()))
-            .collect();
-        let why = format!("removes {} members above maxIdle", steps.len());
-        return (steps, why);
-    }
     roll(view, &free().collect::<Vec<_>>())
+}
+
+/// Removes members that are too many. One that was given back may still go by itself: until that
+/// is known, nobody else goes for it.
+fn shrink(view: View<'_>) -> Option<(Vec<Step>, String)> {
+    let spec = &view.pool.spec;
+    let staying = || view.members.iter().filter(|m| !m.deleting && !m.dirty);
+    let mut free: Vec<&Member> = staying().filter(|m| !m.owned).collect();
+    let above_idle = free.len().saturating_sub(spec.max_idle as usize);
+    let above_max = staying().count().saturating_sub(spec.max as usize);
+    let surplus = above_idle.max(above_max).min(free.len());
+    if surplus == 0 {
+        return None;
+    }
+    // Out-dated ones first, then those that are not ready, then the oldest.
+    free.sort_by_key(|m| (m.current, m.phase == Phase::Idle, m.created, m.uid));
+    let steps = free.into_iter().take(surplus);
+    let bound = if above_idle >= above_max {
+        "maxIdle"
+    } else {
+        "max"
+    };
+    Some((
+        steps.map(|m| Step::Delete(m.clone())).collect(),
+        format!("removes {surplus} members above {bound}"),
+    ))
 }
 
 /// Replaces out-dated idle members, a few at a time.
@@ -211,7 +231,9 @@ fn roll(view: View<'_>, free: &[&Member]) -> (Vec<Step>, String) {
     }
     let percent = usize::from(view.pool.spec.update_strategy.max_unavailable_percent);
     let budget = (free.len() * percent / 100).max(1);
-    let unavailable = free.iter().filter(|m| m.phase != Phase::Idle).count();
+    let going = view.members.iter().filter(|m| m.deleting && !m.owned);
+    let unready = free.iter().filter(|m| m.phase != Phase::Idle);
+    let unavailable = unready.count() + going.count();
     let mut ready = outdated;
     ready.sort_by_key(|m| (m.created, m.uid));
     let steps: Vec<_> = ready

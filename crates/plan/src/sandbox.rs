@@ -312,10 +312,14 @@ fn release(view: View<'_>) -> Plan<Step> {
     if annotations.contains_key(SWAPPED_ANNOTATION) {
         return gone("it runs images of its last owner's");
     }
+    // What was begun for its owner may still be on its way, and nothing seen now proves otherwise.
+    if status.armed_epoch != view.sandbox.spec.epoch {
+        return gone("it was released before it was ready");
+    }
     let failed = operation_failed(view, OperationKind::Release);
-    match status.phase {
-        _ if failed => gone("it could not be cleaned"),
-        Phase::Stopping => {
+    match (status.phase, view.observed) {
+        (_, _) if failed => gone("it could not be cleaned"),
+        (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 => {
             let mut clean = settle(view, Phase::Idle, Some(OperationKind::Release));
             clean.recycled_epoch = view.sandbox.spec.epoch;
             clean.armed_epoch = model::Epoch::default();
@@ -327,14 +331,10 @@ fn release(view: View<'_>) -> Plan<Step> {
                 "Recycled",
                 "nothing of its last owner is left",
             );
-            // The proof is this reset, not what is seen: a workload that looks clean may still be
-            // armed by a late call, which only a newer call makes stale.
-            Plan {
-                steps: vec![Step::Reset, Step::Publish(clean, Some(note))],
-                why: "its owner released it".into(),
-            }
+            Plan::step(Step::Publish(clean, Some(note)), "it is clean")
         }
-        _ => {
+        (Phase::Stopping, _) => Plan::step(Step::Reset, "its owner released it"),
+        (_, _) => {
             let status = begin(view, OperationKind::Release, Phase::Stopping);
             Plan::step(Step::Publish(status, None), "its owner released it")
         }
@@ -410,15 +410,10 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
         let why = "the settings of another delivery are inside";
         return stop(view, StopReason::Failed, None, why);
     }
-    armed(view, facts, "it is ready")
-}
-
-/// Puts its owner's settings in place and says so in the same turn. A workload that looks armed is
-/// armed again: an earlier call to remove it may be late, and only a newer call makes it stale.
-fn armed(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
-    let mut plan = awake(view, facts, why);
-    plan.steps.insert(0, Step::Arm);
-    plan
+    if facts.epoch != spec.epoch {
+        return Plan::step(Step::Arm, "its owner's settings are not in place");
+    }
+    awake(view, facts, "it is ready")
 }
 
 fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
@@ -438,7 +433,7 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     status.started_at.get_or_insert(view.now);
     status.last_active_at = status.last_active_at.max(Some(view.now));
     status.address = Some(facts.address.clone());
-    status.armed_epoch = view.sandbox.spec.epoch;
+    status.armed_epoch = facts.epoch;
     status.paused_at = None;
     status.snapshot = None;
     Plan::step(
@@ -576,7 +571,10 @@ fn resuming(view: View<'_>) -> Plan<Step> {
     let back = view.sandbox.spec.desired_state == DesiredState::Paused
         || operation_failed(view, OperationKind::Resume);
     match view.observed {
-        Observed::Absent | Observed::Partial if back => {
+        // What it would write from here on is not in the layer, so its files stay as they were. A
+        // workload goes only once that is published: a removal that is late must never meet one
+        // that was let live after all.
+        _ if back => {
             let failed = operation_failed(view, OperationKind::Resume);
             let mut status = settle(view, Phase::Paused, None);
             if !failed {
@@ -585,8 +583,6 @@ fn resuming(view: View<'_>) -> Plan<Step> {
             let note = failed.then(|| note(Severity::Warning, "ResumeFailed", &error_of(view)));
             Plan::step(Step::Publish(status, note), "it stays asleep")
         }
-        // What it would write from here on is not in the layer: its files stay as they were.
-        Observed::Present(_) if back => Plan::step(Step::DeleteWorkload, "it stays asleep"),
         Observed::Absent | Observed::Partial => {
             let layer = view.sandbox.status.snapshot.clone();
             Plan::step(Step::Create(layer), "it wakes from its layer")
@@ -606,7 +602,10 @@ fn resuming(view: View<'_>) -> Plan<Step> {
         Observed::Present(facts) if facts.state == WorkloadState::Frozen => {
             Plan::step(Step::Thaw, "it should wake")
         }
-        Observed::Present(facts) => armed(view, facts, "it is awake"),
+        Observed::Present(facts) if facts.epoch != view.sandbox.spec.epoch => {
+            Plan::step(Step::Arm, "its owner's settings are not in place")
+        }
+        Observed::Present(facts) => awake(view, facts, "it is awake"),
     }
 }
 
@@ -642,6 +641,9 @@ pub fn unknown(view: View<'_>, error: &str) -> SandboxStatus {
         _ => Phase::Unknown,
     };
     let mut status = settle(view, phase, None);
+    if operation_failed(view, OperationKind::Start) {
+        return *status;
+    }
     status.last_operation = Some(Box::new(Operation {
         kind: OperationKind::Inspect,
         id: next_id(&view.sandbox.status),
@@ -662,16 +664,15 @@ fn rung(view: View<'_>) -> SnapshotType {
         .map_or(SnapshotType::Freeze, |p| p.snapshot_type)
 }
 
+/// Whether an operation was given up. A change of what is wanted makes it worth trying again, but
+/// for a start: its remains are on their way out.
 fn operation_failed(view: View<'_>, kind: OperationKind) -> bool {
-    view.sandbox
-        .status
-        .last_operation
-        .as_ref()
-        .is_some_and(|op| {
-            op.kind == kind
-                && op.state == OperationState::Failed
-                && op.generation == view.sandbox.metadata.generation
-        })
+    let operation = view.sandbox.status.last_operation.as_ref();
+    operation.is_some_and(|op| {
+        op.kind == kind
+            && op.state == OperationState::Failed
+            && (op.generation == view.sandbox.metadata.generation || kind == OperationKind::Start)
+    })
 }
 
 fn error_of(view: View<'_>) -> Box<str> {

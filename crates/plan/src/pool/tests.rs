@@ -1,1 +1,279 @@
+//! Tables: what the pool has against what it does; then any history of a pool.
 
+mod history;
+
+use model::{
+    Generation, Incarnation, KindName, Metadata, Name, Namespace,
+    pool::{PoolSpec, RecyclePolicy, UpdateStrategy},
+    sandbox::Timeouts,
+};
+
+use super::*;
+
+fn pool(min_idle: u32, max_idle: u32, max: u32) -> SandboxPool {
+    let namespace = Some(Namespace::new("team").unwrap());
+    let mut meta = Metadata::new(namespace, Name::new("pool").unwrap());
+    meta.generation = Generation(1);
+    meta.finalizers.push(POOL_FINALIZER.into());
+    let spec = PoolSpec {
+        template: Name::new("template").unwrap(),
+        min_idle,
+        max_idle,
+        max,
+        idle_images: model::StringMap::new(),
+        resources: None,
+        update_strategy: UpdateStrategy::default(),
+        recycle_policy: RecyclePolicy::Destroy,
+        default_timeouts: Timeouts::default(),
+    };
+    SandboxPool::new(meta, spec)
+}
+
+fn member(n: u32, phase: Phase) -> Member {
+    Member {
+        key: Key {
+            kind: KindName("Sandbox"),
+            namespace: Some(Namespace::new("team").unwrap()),
+            name: Name::new(format!("m{n}")).unwrap(),
+        },
+        uid: Uid::from_random(n.into()),
+        version: Version::new(Incarnation(1), u64::from(n) + 1),
+        phase,
+        owned: false,
+        dirty: false,
+        deleting: false,
+        current: true,
+        created: Timestamp::from_micros(n.into()),
+    }
+}
+
+/// Members by letters: `i`dle, `s`tarting, `f`ailed, `c`laimed, `x` claimed and stopped,
+/// `r`eleased a moment ago, `d`eleting, `o`ut-dated and idle, `u` out-dated and not ready,
+/// `O`ut-dated and claimed.
+fn members(letters: &str) -> Vec<Member> {
+    let of = |(n, letter): (usize, char)| {
+        let phase = match letter {
+            's' | 'u' => Phase::Starting,
+            'f' => Phase::Failed,
+            'c' | 'O' => Phase::Running,
+            'x' => Phase::Stopped,
+            'r' | 'd' => Phase::Stopping,
+            _ => Phase::Idle,
+        };
+        Member {
+            owned: matches!(letter, 'c' | 'O' | 'x'),
+            dirty: letter == 'r',
+            deleting: letter == 'd',
+            current: !matches!(letter, 'o' | 'u' | 'O'),
+            ..member(u32::try_from(n).unwrap(), phase)
+        }
+    };
+    letters.chars().enumerate().map(of).collect()
+}
+
+fn next(pool: &SandboxPool, members: &[Member], unseen: (usize, usize)) -> Plan<Step> {
+    plan_pool(View {
+        pool,
+        members,
+        unseen,
+        template: true,
+        revision: "r1",
+        now: Timestamp::from_micros(1),
+    })
+}
+
+/// The steps but for the publication: `+n`, or the indexes of those removed.
+fn words(plan: &Plan<Step>) -> String {
+    assert!(!plan.why.is_empty(), "{plan:?}");
+    let word = |step: &Step| match step {
+        Step::Create(n) => Some(format!("+{n}")),
+        Step::Delete(member) => Some(member.key.name.as_str().replace('m', "-")),
+        Step::AddFinalizer | Step::RemoveFinalizer => Some(format!("{step:?}")),
+        Step::Publish(_) => None,
+    };
+    let words: Vec<_> = plan.steps.iter().filter_map(word).collect();
+    words.join(" ")
+}
+
+#[track_caller]
+fn table(pool: &SandboxPool, rows: &[(&str, &str)]) {
+    for (letters, expected) in rows {
+        let plan = next(pool, &members(letters), (0, 0));
+        assert_eq!(words(&plan), *expected, "{letters:?}: {}", plan.why);
+    }
+}
+
+#[test]
+fn it_makes_what_is_missing_and_removes_what_is_too_much() {
+    table(
+        &pool(2, 3, 5),
+        &[
+            ("", "+2"),
+            ("i", "+1"),
+            ("s", "+1"),
+            ("ii", ""),
+            ("is", ""),
+            ("iii", ""),
+            ("iiii", "-0"),
+            // Not ready first, then the oldest.
+            ("iiis", "-3"),
+            ("iiiis", "-4 -0"),
+        ],
+    );
+}
+
+#[test]
+fn claimed_and_going_members_count_towards_max_only() {
+    table(
+        &pool(2, 3, 5),
+        &[
+            ("ccc", "+2"),
+            ("cccc", "+1"),
+            ("ccccc", ""),
+            ("ccccd", ""),
+            ("ccd", "+2"),
+            ("xxxx", "+1"),
+            ("iicccc", "-0"),
+            ("cccccc", ""),
+        ],
+    );
+}
+
+#[test]
+fn a_lower_max_removes_idle_members_and_never_claimed_ones() {
+    table(
+        &pool(2, 3, 3),
+        &[
+            ("iic", ""),
+            ("iicc", "-0"),
+            ("iiccc", "-0 -1"),
+            ("icccc", "-0"),
+            ("ccccc", ""),
+            // One on its way out is already less.
+            ("iicd", ""),
+        ],
+    );
+}
+
+#[test]
+fn members_that_ended_are_replaced_unless_they_have_an_owner() {
+    table(
+        &pool(2, 3, 5),
+        &[("fii", "-0"), ("ffx", "-0 -1"), ("xii", "")],
+    );
+}
+
+#[test]
+fn a_member_given_back_is_neither_surplus_nor_a_reason_for_more() {
+    table(
+        &pool(2, 2, 5),
+        &[
+            // It may come back: no third one is made, and nobody clean goes for it.
+            ("ir", ""),
+            ("iir", ""),
+            ("iiir", "-0"),
+            ("iirr", ""),
+        ],
+    );
+}
+
+#[test]
+fn it_waits_until_it_has_seen_what_it_asked_for() {
+    let pool = pool(2, 3, 5);
+    for unseen in [(1, 0), (0, 1)] {
+        for letters in ["", "iiiii", "ff", "oo"] {
+            let plan = next(&pool, &members(letters), unseen);
+            assert_eq!(words(&plan), "", "{letters:?}");
+        }
+    }
+    let plan = next(&pool, &[], (2, 1));
+    assert!(
+        plan.why.contains("2 creations and 1 deletions"),
+        "{}",
+        plan.why
+    );
+}
+
+#[test]
+fn it_says_what_it_lacks() {
+    let full = next(&pool(2, 3, 3), &members("ccc"), (0, 0));
+    assert!(full.why.contains("at its max of 3"), "{}", full.why);
+    let short = next(&pool(3, 3, 4), &members("cc"), (0, 0));
+    assert_eq!(words(&short), "+2");
+    assert!(short.why.contains("1 fewer"), "{}", short.why);
+    let lost = plan_pool(View {
+        template: false,
+        ..View {
+            pool: &pool(1, 1, 1),
+            members: &[],
+            unseen: (0, 0),
+            template: true,
+            revision: "",
+            now: Timestamp::from_micros(1),
+        }
+    });
+    assert!(lost.why.contains("template does not exist"), "{}", lost.why);
+}
+
+#[test]
+fn a_rollout_replaces_idle_members_within_its_budget() {
+    table(
+        &pool(5, 10, 20),
+        &[
+            ("ooooo", "-0"),
+            ("oooooooooo", "-0 -1"),
+            // The replacement is not ready: the next one waits.
+            ("oooos", ""),
+            // So does it while one is still going.
+            ("oooood", ""),
+            ("ooooi", "-0"),
+            // Those that serve nobody go free of budget.
+            ("oooou", "-4"),
+            ("ooouu", "-3 -4"),
+            // Claimed ones are never touched.
+            ("iiiiiO", ""),
+        ],
+    );
+    // Nor does a full pool keep what is out-dated for ever.
+    table(&pool(2, 2, 3), &[("oOO", "-0"), ("iOO", "")]);
+}
+
+#[test]
+fn a_deleted_pool_removes_its_members_and_outlives_its_owners() {
+    let mut pool = pool(2, 3, 5);
+    pool.metadata.deletion_timestamp = Some(Timestamp::from_micros(1));
+    table(
+        &pool,
+        &[
+            ("", "RemoveFinalizer"),
+            ("isfr", "-0 -1 -2 -3"),
+            ("cd", ""),
+            ("ic", "-0"),
+        ],
+    );
+    let unseen = next(&pool, &[], (1, 0));
+    assert_eq!(words(&unseen), "", "a member it made may still appear");
+    pool.metadata.finalizers.clear();
+    assert_eq!(words(&next(&pool, &members("i"), (0, 0))), "");
+}
+
+#[test]
+fn it_holds_its_record_first() {
+    let mut pool = pool(2, 3, 5);
+    pool.metadata.finalizers.clear();
+    assert_eq!(words(&next(&pool, &[], (0, 0))), "AddFinalizer");
+}
+
+#[test]
+fn its_counts_add_up_and_a_second_look_writes_nothing() {
+    let mut pool = pool(2, 3, 20);
+    let members = members("iisccxrd");
+    let plan = next(&pool, &members, (0, 0));
+    let Some(Step::Publish(status)) = plan.steps.last() else {
+        panic!("{plan:?}");
+    };
+    assert_eq!((status.idle, status.starting, status.claimed), (2, 1, 3));
+    assert_eq!((status.stopping, status.failed, status.total), (2, 0, 8));
+    pool.status = (**status).clone();
+    assert_eq!(next(&pool, &members, (0, 0)).steps, []);
+}

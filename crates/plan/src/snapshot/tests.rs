@@ -1,1 +1,276 @@
+use model::{
+    Digest, Epoch, Generation, Metadata, Name, Namespace, StringMap, Uid,
+    sandbox::{Address, DesiredState, SandboxSpec, Via},
+    snapshot::SnapshotSpec,
+    workload::Facts,
+};
 
+use super::*;
+
+const T0: Timestamp = Timestamp::from_micros(1_000_000);
+
+fn metadata(name: &str) -> Metadata {
+    let namespace = Some(Namespace::new("team").unwrap());
+    let mut meta = Metadata::new(namespace, Name::new(name).unwrap());
+    meta.uid = Some(Uid::from_random(1));
+    meta.generation = Generation(1);
+    meta
+}
+
+fn snapshot(phase: SnapshotPhase) -> SandboxSnapshot {
+    let spec = SnapshotSpec {
+        sandbox: Name::new("box").unwrap(),
+        registry: None,
+    };
+    let mut snapshot = SandboxSnapshot::new(metadata("snap"), spec);
+    snapshot.status.phase = phase;
+    snapshot
+}
+
+fn sandbox(phase: Phase) -> Sandbox {
+    let mut sandbox = Sandbox::new(metadata("box"), SandboxSpec::default());
+    let finalizer = model::sandbox::SANDBOX_FINALIZER;
+    sandbox.metadata.finalizers.push(finalizer.into());
+    sandbox.status.phase = phase;
+    sandbox.status.observed_generation = Generation(1);
+    sandbox.status.started_at = Some(T0);
+    sandbox
+}
+
+fn layer(n: u8) -> Digest {
+    Digest::new(format!("sha256:{n:064x}")).unwrap()
+}
+
+fn seen(state: WorkloadState) -> Observed {
+    Observed::Present(Facts {
+        state,
+        epoch: Epoch(0),
+        container_id: "c1".into(),
+        images: StringMap::new(),
+        address: Address {
+            via: Via::NetworkNamespace,
+            ip: None,
+        },
+    })
+}
+
+fn word(plan: &Plan<Step>) -> String {
+    assert!(!plan.why.is_empty(), "{plan:?}");
+    match plan.steps.first() {
+        None => "rest".into(),
+        Some(Step::Publish(status)) => format!("→{:?}", status.phase),
+        Some(step) => format!("{step:?}"),
+    }
+}
+
+fn next(snapshot: &SandboxSnapshot, sandbox: Option<&Sandbox>, observed: &Observed) -> String {
+    word(&plan_snapshot(View {
+        snapshot,
+        sandbox,
+        observed,
+        now: T0,
+    }))
+}
+
+#[test]
+fn it_records_freezes_and_captures_once_its_sandbox_runs_or_sleeps() {
+    let sights = [
+        Observed::Absent,
+        Observed::Partial,
+        seen(WorkloadState::Running),
+        seen(WorkloadState::Frozen),
+        seen(WorkloadState::Exited { code: 0 }),
+    ];
+    let (new, begun) = (
+        snapshot(SnapshotPhase::Pending),
+        snapshot(SnapshotPhase::Capturing),
+    );
+    for phase in Phase::ALL {
+        let expected: [[&str; 5]; 2] = match phase {
+            Phase::Running | Phase::Paused => [
+                ["rest", "rest", "→Capturing", "→Capturing", "→Failed"],
+                ["rest", "rest", "Freeze", "Capture", "→Failed"],
+            ],
+            Phase::Stopping | Phase::Stopped | Phase::Failed => [["→Failed"; 5]; 2],
+            _ => [["rest"; 5]; 2],
+        };
+        for (snapshot, expected) in [&new, &begun].into_iter().zip(expected) {
+            let sandbox = sandbox(phase);
+            let got = sights
+                .each_ref()
+                .map(|seen| next(snapshot, Some(&sandbox), seen));
+            assert_eq!(got, expected, "{phase} {:?}", snapshot.status.phase);
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_that_sleeps_on_a_layer_is_captured_already() {
+    let mut sandbox = sandbox(Phase::Paused);
+    sandbox.status.snapshot = Some(layer(1));
+    for phase in [SnapshotPhase::Pending, SnapshotPhase::Capturing] {
+        for observed in [Observed::Absent, seen(WorkloadState::Frozen)] {
+            let snapshot = snapshot(phase);
+            let plan = plan_snapshot(View {
+                snapshot: &snapshot,
+                sandbox: Some(&sandbox),
+                observed: &observed,
+                now: T0,
+            });
+            let Some(Step::Publish(status)) = plan.steps.first() else {
+                panic!("{plan:?}");
+            };
+            assert_eq!(status.phase, SnapshotPhase::Ready);
+            assert_eq!(status.containers[0].digest, layer(1));
+        }
+    }
+}
+
+#[test]
+fn what_is_decided_stays_decided() {
+    let sandbox = sandbox(Phase::Running);
+    let running = seen(WorkloadState::Running);
+    for phase in [SnapshotPhase::Ready, SnapshotPhase::Failed] {
+        assert_eq!(next(&snapshot(phase), Some(&sandbox), &running), "rest");
+    }
+    let mut deleting = snapshot(SnapshotPhase::Capturing);
+    deleting.metadata.deletion_timestamp = Some(T0);
+    assert_eq!(next(&deleting, Some(&sandbox), &running), "rest");
+}
+
+#[test]
+fn a_sandbox_that_is_not_there_or_is_going_fails_it() {
+    let running = seen(WorkloadState::Running);
+    let mut deleting = sandbox(Phase::Running);
+    deleting.metadata.deletion_timestamp = Some(T0);
+    for phase in [SnapshotPhase::Pending, SnapshotPhase::Capturing] {
+        assert_eq!(next(&snapshot(phase), None, &running), "→Failed");
+        assert_eq!(next(&snapshot(phase), Some(&deleting), &running), "→Failed");
+    }
+}
+
+#[test]
+fn a_failure_is_counted_and_the_last_one_ends_it() {
+    let mut snapshot = snapshot(SnapshotPhase::Capturing);
+    for attempt in 1..=MAX_ATTEMPTS {
+        assert_eq!(snapshot.status.phase, SnapshotPhase::Capturing);
+        snapshot.status = after_failure(&snapshot, "disk full", false, T0);
+        assert_eq!(snapshot.status.attempts, attempt);
+        assert_eq!(&*snapshot.status.reason, "disk full");
+    }
+    assert_eq!(snapshot.status.phase, SnapshotPhase::Failed);
+    let hopeless = self::snapshot(SnapshotPhase::Capturing);
+    assert_eq!(
+        after_failure(&hopeless, "no", true, T0).phase,
+        SnapshotPhase::Failed
+    );
+}
+
+/// One sandbox and its snapshot, each performed by its own plan.
+struct World {
+    snapshot: SandboxSnapshot,
+    sandbox: Sandbox,
+    workload: Observed,
+    /// Steps until whoever performs them dies.
+    life: usize,
+}
+
+impl World {
+    fn dies(&mut self) -> bool {
+        self.life = self.life.saturating_sub(1);
+        self.life == 0
+    }
+
+    fn workload_becomes(&mut self, to: WorkloadState) {
+        if let Observed::Present(facts) = &mut self.workload {
+            facts.state = to;
+        }
+    }
+
+    /// A turn of the snapshot in its sandbox's lane, until it rests or whoever does it dies.
+    fn turn(&mut self) {
+        for _ in 0..10 {
+            let mut plan = plan_snapshot(View {
+                snapshot: &self.snapshot,
+                sandbox: Some(&self.sandbox),
+                observed: &self.workload,
+                now: T0,
+            });
+            let Some(step) = plan.steps.pop() else {
+                return;
+            };
+            match step {
+                Step::Publish(status) => self.snapshot.status = *status,
+                Step::Freeze => self.workload_becomes(WorkloadState::Frozen),
+                Step::Capture => {
+                    assert_eq!(self.workload, seen(WorkloadState::Frozen));
+                    if self.dies() {
+                        return;
+                    }
+                    let captured = Captured {
+                        digest: layer(2),
+                        size: 1,
+                        parent: None,
+                    };
+                    self.snapshot.status = captured_as(&self.snapshot, &captured, T0);
+                }
+            }
+            if self.dies() {
+                return;
+            }
+        }
+        panic!("it never rests: {:?}", self.snapshot.status);
+    }
+
+    /// The sandbox's own plan, until it rests.
+    fn live(&mut self) {
+        for _ in 0..10 {
+            let mut plan = crate::sandbox::plan_sandbox(crate::sandbox::View {
+                sandbox: &self.sandbox,
+                observed: &self.workload,
+                due: crate::sandbox::Due::default(),
+                recycle: model::pool::RecyclePolicy::Destroy,
+                now: T0,
+            });
+            match plan.steps.pop() {
+                None => return,
+                Some(crate::sandbox::Step::Thaw) => self.workload_becomes(WorkloadState::Running),
+                Some(crate::sandbox::Step::Freeze) => self.workload_becomes(WorkloadState::Frozen),
+                Some(crate::sandbox::Step::Publish(status, _)) => self.sandbox.status = *status,
+                Some(step) => panic!("{step:?}"),
+            }
+        }
+        panic!("it never rests");
+    }
+}
+
+#[test]
+fn it_converges_after_a_crash_at_each_step_and_leaves_its_sandbox_as_it_was() {
+    for (desired, state) in [
+        (DesiredState::Running, WorkloadState::Running),
+        (DesiredState::Paused, WorkloadState::Frozen),
+    ] {
+        for life in 1..8 {
+            let mut sandbox = sandbox(Phase::Running);
+            sandbox.spec.desired_state = desired;
+            let mut world = World {
+                snapshot: snapshot(SnapshotPhase::Pending),
+                sandbox,
+                workload: seen(WorkloadState::Running),
+                life,
+            };
+            world.turn();
+            world.live();
+            world.life = usize::MAX;
+            world.turn();
+            world.live();
+            assert_eq!(
+                world.snapshot.status.phase,
+                SnapshotPhase::Ready,
+                "died at {life}"
+            );
+            assert_eq!(world.workload, seen(state), "died at {life}");
+            world.turn();
+        }
+    }
+}

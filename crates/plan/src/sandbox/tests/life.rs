@@ -107,18 +107,18 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
-fn live(world: &mut World, event: Event) {
+fn live(world: &mut World, event: &Event) {
     match event {
-        Event::Ask(request) => drop(world.ask(request, &StringMap::new())),
+        Event::Ask(request) => drop(world.ask(*request, &StringMap::new())),
         Event::ClaimWithImage => {
             let images = [("main", "theirs:2")].into_iter().collect();
             world.ask(Request::Claim, &images);
         }
-        Event::Tick(fault) => drop(world.tick(fault)),
-        Event::Wait(seconds) => world.wait(seconds),
+        Event::Tick(fault) => drop(world.tick(*fault)),
+        Event::Wait(seconds) => world.wait(*seconds),
         Event::Write => world.write(),
         Event::Lose => world.workload = Observed::Absent,
-        Event::Exit(code) => world.exit(code),
+        Event::Exit(code) => world.exit(*code),
         Event::Freeze => world.freeze(),
         Event::Land => world.land(),
     }
@@ -132,7 +132,7 @@ proptest! {
     #[test]
     fn every_life_comes_to_rest(mut world in world(), events in prop::collection::vec(event(), 1..80)) {
         for event in events {
-            live(&mut world, event);
+            live(&mut world, &event);
         }
         world.land();
         for _ in 0..8 {
