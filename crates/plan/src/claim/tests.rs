@@ -80,6 +80,15 @@ fn it_takes_what_is_missing_until_it_has_all_or_its_time_is_over() {
 }
 
 #[test]
+fn what_it_has_recorded_is_never_given_back() {
+    let mut claim = claim(2);
+    claim.status.bound = names(2);
+    claim.status.bound.swap_remove(0);
+    let plan = next(&claim, 4, false, false);
+    assert_eq!(words(&plan), "give back [m0, m2]");
+}
+
+#[test]
 fn a_complete_one_rests_until_its_time_to_be_kept_is_over() {
     let mut claim = claim(1);
     claim.status.phase = ClaimPhase::Completed;
