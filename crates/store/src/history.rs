@@ -9,15 +9,18 @@ use std::{collections::VecDeque, sync::Arc};
 use async_trait::async_trait;
 use model::Version;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{Record, Scope, StoreError, Watch, WatchEvent};
 
 /// The recent changes of one store.
+///
+/// Followers are woken through a [`Notify`], in the order in which they began to wait: a `watch`
+/// channel would wake them in random order, and simulations could not be replayed.
 #[derive(Debug)]
 pub struct History {
     ring: Mutex<Ring>,
-    head: watch::Sender<Version>,
+    moved: Notify,
     capacity: usize,
 }
 
@@ -25,6 +28,8 @@ pub struct History {
 struct Ring {
     /// Watches from here on can be served; older ones have missed something.
     floor: Version,
+    /// The version of the last published change.
+    head: Version,
     changes: VecDeque<WatchEvent>,
 }
 
@@ -32,12 +37,14 @@ impl History {
     /// A history that starts at a store's current version and remembers this many changes.
     #[must_use]
     pub fn new(at: Version, capacity: usize) -> Self {
+        let ring = Ring {
+            floor: at,
+            head: at,
+            changes: VecDeque::new(),
+        };
         Self {
-            ring: Mutex::new(Ring {
-                floor: at,
-                changes: VecDeque::new(),
-            }),
-            head: watch::Sender::new(at),
+            ring: Mutex::new(ring),
+            moved: Notify::new(),
             capacity,
         }
     }
@@ -45,7 +52,7 @@ impl History {
     /// The version of the last published change.
     #[must_use]
     pub fn head(&self) -> Version {
-        *self.head.borrow()
+        self.ring.lock().head
     }
 
     /// Publishes durable changes, in the order of their versions.
@@ -60,19 +67,16 @@ impl History {
         let Some(head) = ring.changes.back().map(WatchEvent::version) else {
             return;
         };
+        ring.head = head.max(ring.head);
         drop(ring);
-        self.head.send_if_modified(|at| {
-            let moved = head > *at;
-            *at = head.max(*at);
-            moved
-        });
+        self.moved.notify_waiters();
     }
 
     /// Forgets all changes, so that every watcher has to list again. For tests of that path.
     pub fn forget(&self) {
         let mut ring = self.ring.lock();
         ring.changes.clear();
-        ring.floor = self.head();
+        ring.floor = ring.head;
     }
 
     /// Follows the changes after a version.
@@ -81,14 +85,12 @@ impl History {
     /// If some of them are forgotten, or the version is of another incarnation.
     pub fn watch(self: &Arc<Self>, scope: Scope, after: Version) -> Result<Follower, StoreError> {
         let ring = self.ring.lock();
-        if after < ring.floor || after.incarnation() != self.head().incarnation() {
+        if after < ring.floor || after.incarnation() != ring.head.incarnation() {
             return Err(StoreError::Expired { after });
         }
         drop(ring);
-        let head = self.head.subscribe();
         Ok(Follower {
             history: Arc::clone(self),
-            head,
             scope,
             at: after,
             told: after,
@@ -101,7 +103,6 @@ impl History {
 #[derive(Debug)]
 pub struct Follower {
     history: Arc<History>,
-    head: watch::Receiver<Version>,
     scope: Scope,
     /// Everything up to here was looked at.
     at: Version,
@@ -144,9 +145,11 @@ impl Watch for Follower {
                 self.told = change.version();
                 return Ok(change);
             }
-            // Mark the head as seen before looking, so that a change in between wakes the wait.
-            let head = *self.head.borrow_and_update();
-            if self.at < head {
+            // Registered before looking, so that a change in between wakes the wait.
+            let history = Arc::clone(&self.history);
+            let mut moved = std::pin::pin!(history.moved.notified());
+            moved.as_mut().enable();
+            if self.at < history.head() {
                 self.refill()?;
                 continue;
             }
@@ -154,10 +157,7 @@ impl Watch for Follower {
                 self.told = self.at;
                 return Ok(WatchEvent::Bookmark(self.at));
             }
-            // The sender lives in the history this holds, so it cannot be gone.
-            if self.head.changed().await.is_err() {
-                return Err(StoreError::Expired { after: self.at });
-            }
+            moved.await;
         }
     }
 }

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use kit::{Clock, Entropy};
 use model::{Incarnation, Key, Timestamp, Uid, Version};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{
     Change, Deletion, Draft, Listing, Outcome, Precondition, Query, Record, Scope, Store,
@@ -86,7 +86,8 @@ pub struct Faults {
     writes: Mutex<(u64, Option<WriteHook>)>,
     reads: Mutex<Option<ReadHook>>,
     /// Watches do not look past this version; `None` for no limit.
-    lag: watch::Sender<Option<Version>>,
+    lag: Mutex<Option<Version>>,
+    lag_changed: Notify,
 }
 
 impl std::fmt::Debug for Faults {
@@ -170,12 +171,13 @@ impl MemoryStore {
 
     /// Makes watches hold back everything that happens from now on, until [`Self::catch_up`].
     pub fn lag(&self) {
-        self.faults.lag.send_replace(Some(self.history.head()));
+        *self.faults.lag.lock() = Some(self.history.head());
     }
 
     /// Lets watches go on.
     pub fn catch_up(&self) {
-        self.faults.lag.send_replace(None);
+        *self.faults.lag.lock() = None;
+        self.faults.lag_changed.notify_waiters();
     }
 
     /// Ends every open watch as one that fell behind.
@@ -344,7 +346,7 @@ impl Store for MemoryStore {
         let inner = self.history.watch(scope, after)?;
         Ok(Box::new(LaggingWatch {
             inner,
-            lag: self.faults.lag.subscribe(),
+            faults: Arc::clone(&self.faults),
             held: None,
         }))
     }
@@ -354,7 +356,7 @@ impl Store for MemoryStore {
 #[derive(Debug)]
 struct LaggingWatch {
     inner: Follower,
-    lag: watch::Receiver<Option<Version>>,
+    faults: Arc<Faults>,
     /// Taken from the history, not shown yet. Kept here so that cancelling the wait loses nothing.
     held: Option<WatchEvent>,
 }
@@ -366,11 +368,15 @@ impl Watch for LaggingWatch {
             Some(event) => event.version(),
             None => self.held.insert(self.inner.next().await?).version(),
         };
-        // The sender lives in the store; once that is gone nothing is held back.
-        let _ = self
-            .lag
-            .wait_for(|limit| limit.is_none_or(|limit| version <= limit))
-            .await;
+        loop {
+            // Registered before looking, so that a change in between wakes the wait.
+            let mut changed = std::pin::pin!(self.faults.lag_changed.notified());
+            changed.as_mut().enable();
+            if self.faults.lag.lock().is_none_or(|limit| version <= limit) {
+                break;
+            }
+            changed.await;
+        }
         match self.held.take() {
             Some(event) => Ok(event),
             None => self.inner.next().await,
