@@ -110,9 +110,13 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<Version, BackupError> 
         .and_then(|mut backup| io::copy(&mut backup, &mut file))
         .map_err(BackupError::io("copy", backup))?;
     drop(file);
-    let medium = FileDisk::new(&new)
-        .open()
-        .map_err(BackupError::io("open", &new))?;
+    let medium = || {
+        FileDisk::new(&new)
+            .open()
+            .map_err(BackupError::io("open", &new))
+    };
+    engine::verify(medium()?, CACHE).map_err(|e| not_a_backup(e.to_string()))?;
+    let medium = medium()?;
     let (db, old) = engine::open(medium, CACHE).map_err(|e| not_a_backup(e.to_string()))?;
     let format = stored_format(&db).map_err(|e| not_a_backup(e.to_string()))?;
     if format != Some(u64::from(FORMAT_NOW)) {

@@ -1,14 +1,19 @@
 //! The open database, shared between the writer and readers, and how it is opened.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use model::Version;
 use parking_lot::Mutex;
-use redb::{Builder, Database, ReadableDatabase as _};
+use redb::{Builder, Database, DatabaseError, ReadableDatabase as _, RepairSession};
 use store::{Outcome, StoreError, history::History};
 
 use crate::{
-    disk::Medium,
+    disk::{Medium, Overlay},
     error::{EngineError, widen},
     read,
     rows::{FORMAT, INDEX, META, RECORDS, VERSION},
@@ -19,12 +24,45 @@ pub(crate) const FORMAT_NOW: u32 = 1;
 
 /// Opens the database on a medium that holds one, repairing what a crash left.
 pub(crate) fn open(medium: Medium, cache_bytes: usize) -> Result<(Database, Version), EngineError> {
-    let db = Builder::new()
-        .set_cache_size(cache_bytes)
-        .create_with_backend(medium)
-        .map_err(widen)?;
-    let version = read::version(&db.begin_read()?)?;
-    Ok((db, version))
+    without_panic(|| {
+        let db = Builder::new()
+            .set_cache_size(cache_bytes)
+            .create_with_backend(medium)
+            .map_err(widen)?;
+        let version = read::version(&db.begin_read()?)?;
+        Ok((db, version))
+    })
+}
+
+/// Reads everything and compares it with its checksums, changing nothing on the medium. The engine
+/// does this by itself after a crash; after a clean end it would believe whatever it finds.
+pub(crate) fn verify(medium: Medium, cache_bytes: usize) -> Result<(), EngineError> {
+    without_panic(|| {
+        let opened = Builder::new()
+            .set_cache_size(cache_bytes)
+            .set_repair_callback(RepairSession::abort)
+            .create_with_backend(Overlay::new(medium));
+        let mut db = match opened {
+            Ok(db) => db,
+            // There was a crash: opening will look at everything.
+            Err(DatabaseError::RepairAborted) => return Ok(()),
+            Err(error) => return Err(widen(error)),
+        };
+        match db.check_integrity() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(EngineError::Corrupted("checksums do not match".into())),
+            Err(error) => Err(widen(error)),
+        }
+    })
+}
+
+/// The engine checks much of what it reads by assertions. A damaged file must not take the process
+/// with it.
+fn without_panic<T>(open: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+        let reason = "the engine found something impossible in it; the log has the details";
+        Err(EngineError::Corrupted(reason.into()))
+    })
 }
 
 /// Makes an empty database at a version. It is durable when this returns.

@@ -119,9 +119,12 @@ impl RedbStore {
         options: Options,
     ) -> Result<Self, OpenError> {
         let path = disk.path().to_owned();
-        let medium = disk
-            .open()
-            .map_err(|e| OpenError::engine(&path, redb::Error::Io(e)))?;
+        let open = || {
+            let medium = disk.open();
+            medium.map_err(|e| OpenError::engine(&path, redb::Error::Io(e)))
+        };
+        engine::verify(open()?, options.cache_bytes).map_err(|e| OpenError::engine(&path, e))?;
+        let medium = open()?;
         let (db, head) =
             engine::open(medium, options.cache_bytes).map_err(|e| OpenError::engine(&path, e))?;
         let history = Arc::new(History::new(head, options.history));
