@@ -11,8 +11,9 @@ use anyhow::{Context as _, bail};
 
 use crate::command;
 
-/// The first version that validates fields by OpenAPI v3 and asks the server to be strict.
-const OLDEST: (u32, u32) = (1, 27);
+/// The first version that does not ask for the OpenAPI v2 document, in protobuf, before it creates
+/// anything: older ones work with `--validate=false` only.
+const OLDEST: (u32, u32) = (1, 29);
 
 /// A `PATH` on which `kubectl` is found.
 pub(crate) fn path() -> anyhow::Result<OsString> {
@@ -57,7 +58,7 @@ fn build(target: &PathBuf) -> anyhow::Result<()> {
         .arg(target)
         .arg(".");
     command::run(&mut go).context(
-        "the end-to-end tests need kubectl 1.27 or newer: install it, or Go so that it can be built",
+        "the end-to-end tests need kubectl 1.29 or newer: install it, or Go so that it can be built",
     )?;
     if version(target.clone()).is_none() {
         bail!("the kubectl that was built does not run");

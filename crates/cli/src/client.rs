@@ -287,7 +287,8 @@ impl Client {
                     )
                 })?;
             stream.set_nodelay(true)?;
-            let name = ServerName::try_from(self.host.clone())?;
+            let name = self.target.tls_name.as_ref().unwrap_or(&self.host);
+            let name = ServerName::try_from(name.clone())?;
             let stream = self.tls.connect(name, stream).await.map_err(|e| {
                 anyhow!("what answers at {server} is not the server that {from} describes: {e}")
             })?;

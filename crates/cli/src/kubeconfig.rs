@@ -44,6 +44,8 @@ struct Cluster {
     server: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate_authority_data: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<String>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -76,6 +78,8 @@ struct Context {
 pub(crate) struct Target {
     /// Where it is.
     pub(crate) server: String,
+    /// The name in its certificate, if not that of the address.
+    pub(crate) tls_name: Option<String>,
     /// Whom to trust.
     pub(crate) ca_pem: String,
     /// Who we are.
@@ -97,6 +101,9 @@ impl Kubeconfig {
                 cluster: Cluster {
                     server: server.to_owned(),
                     certificate_authority_data: Some(BASE64_STANDARD.encode(ca_pem)),
+                    // Every server has this name, and a CA of its own: a copy of this file works
+                    // from elsewhere with nothing changed but the address.
+                    tls_server_name: Some("localhost".to_owned()),
                 },
             }],
             users: vec![NamedUser {
@@ -167,6 +174,7 @@ impl Kubeconfig {
             .context("its certificate-authority-data is not PEM in base64")?;
         Ok(Target {
             server: cluster.server.clone(),
+            tls_name: cluster.tls_server_name.clone(),
             ca_pem,
             token: token.clone(),
             namespace: context

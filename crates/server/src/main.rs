@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use config::{
     flags::Flags,
-    load::{Environment, InForce, load},
+    load::{Environment, InForce, load, refuse_unknown_variables},
     show::{self, Format},
 };
 
@@ -86,10 +86,7 @@ fn main() -> ExitCode {
             read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
         }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
-        Command::Client(command) => {
-            let is_root = rustix::process::geteuid().is_root();
-            runtime().and_then(|runtime| runtime.block_on(cli::run(command, is_root)))
-        }
+        Command::Client(command) => client(command),
     };
     cli::exit_code(outcome)
 }
@@ -103,6 +100,12 @@ fn serve(flags: &Flags) -> anyhow::Result<()> {
     let settings = read(flags)?.settings;
     logging::start(&settings);
     runtime()?.block_on(serve::run(&settings))
+}
+
+fn client(command: cli::Command) -> anyhow::Result<()> {
+    let environment = Environment::of_process();
+    refuse_unknown_variables(&environment)?;
+    runtime()?.block_on(cli::run(command, environment.is_root))
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -166,27 +166,42 @@ fn set(
     Ok(())
 }
 
+/// Refuses variables that look like ours and are not: a misspelt one must not go unnoticed.
+///
+/// # Errors
+/// With the name of the first.
+pub(crate) fn refuse_unknown_variables(environment: &Environment) -> Result<(), Refusal> {
+    for name in environment.variables.keys() {
+        let name = name.to_string_lossy();
+        let is_known =
+            || OTHER_VARIABLES.contains(&&*name) || KEYS.iter().any(|key| key.variable() == name);
+        if name.starts_with("DORMOUSE_") && !is_known() {
+            let keys = KEYS.iter().map(Key::variable);
+            let others = OTHER_VARIABLES.iter().map(|&other| other.to_owned());
+            let known: Vec<String> = keys.chain(others).collect();
+            let known = known.join(", ");
+            return Err(Refusal::new(
+                &name,
+                format!("is not a variable this version knows; unset it (known: {known})"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn read_variables(
     environment: &Environment,
     found: &mut BTreeMap<&'static str, (String, Origin)>,
 ) -> Result<(), Refusal> {
-    for (name, value) in &environment.variables {
-        let name = name.to_string_lossy();
-        if !name.starts_with("DORMOUSE_") || OTHER_VARIABLES.contains(&&*name) {
-            continue;
+    refuse_unknown_variables(environment)?;
+    for key in KEYS {
+        let name = key.variable();
+        if let Some(value) = environment.variables.get(&OsString::from(&name)) {
+            let value = value
+                .to_str()
+                .ok_or_else(|| Refusal::new(&name, "is not UTF-8"))?;
+            set(key, value, Origin::Variable(name), found)?;
         }
-        let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
-            let known: Vec<String> = KEYS.iter().map(Key::variable).collect();
-            let known = known.join(", ");
-            return Err(Refusal::new(
-                name,
-                format!("is not a variable this version knows; unset it (known: {known})"),
-            ));
-        };
-        let value = value
-            .to_str()
-            .ok_or_else(|| Refusal::new(&name, "is not UTF-8"))?;
-        set(key, value, Origin::Variable(name.into_owned()), found)?;
     }
     Ok(())
 }

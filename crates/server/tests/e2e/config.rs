@@ -81,11 +81,16 @@ fn what_is_unknown_or_malformed_refuses_by_name() {
 }
 
 #[test]
-fn serve_refuses_what_config_refuses() {
+fn serve_and_commands_refuse_what_config_refuses() {
     let home = tempfile::tempdir().unwrap();
     let mut command = dormouse(home.path());
     command.arg("serve").env("DORMOUSE_NONSENSE", "1");
     run(&mut command, "").failed_saying(&["DORMOUSE_NONSENSE"]);
+    let mut command = dormouse(home.path());
+    command
+        .args(["get", "sandboxes"])
+        .env("DORMOUSE_KUBECONFG", "x");
+    run(&mut command, "").failed_saying(&["DORMOUSE_KUBECONFG"]);
     assert_eq!(
         std::fs::read_dir(home.path()).unwrap().count(),
         0,
@@ -122,6 +127,39 @@ fn the_limits_that_are_configured_are_in_force() {
     assert_eq!(status, 429, "{answer}");
     first.kill().unwrap();
     first.wait().unwrap();
+}
+
+#[test]
+fn connections_above_the_limit_wait_for_one_to_end() {
+    let flags = ["--api-max-connections", "1"];
+    let server = Server::start_with(tempfile::tempdir().unwrap(), &flags);
+    let mut first = crate::https::Https::connect(&server);
+    first.call("GET", "/healthz", "").unwrap();
+    let mut second = dormouse(server.home.path())
+        .args(["get", "sandboxes", "--data-dir", "data"])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(second.try_wait().unwrap().is_none(), "it was served too");
+    drop(first);
+    assert!(second.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_on_all_addresses_is_reached_through_its_kubeconfig() {
+    let flags = ["--listen", "0.0.0.0:0"];
+    let server = Server::start_with(tempfile::tempdir().unwrap(), &flags);
+    assert!(
+        server.announced.contains("https://127.0.0.1:"),
+        "{}",
+        server.announced
+    );
+    server.kubectl("get sandboxes").ok();
+    // From elsewhere, only the address changes.
+    let text = std::fs::read_to_string(server.data().join("kubeconfig")).unwrap();
+    server.write("copy", &text.replace("127.0.0.1", "127.0.0.2"));
+    server.kubectl("get sandboxes --kubeconfig copy").ok();
+    server.run("get sandboxes --kubeconfig copy").ok();
 }
 
 #[test]
