@@ -139,6 +139,20 @@ impl Seen {
     }
 }
 
+/// The record, as soon as the store is open again.
+async fn find_soon(store: &RedbStore) -> Sandbox {
+    for _ in 0..5000 {
+        match store.find::<SandboxSpec>(&super::key("box")).await {
+            Ok(found) => return found.unwrap(),
+            Err(StoreError::Unavailable { .. }) => {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    panic!("the store did not open again");
+}
+
 /// Makes each step of a write fail once, and checks what the caller was told, what is there, and
 /// what watchers saw.
 async fn fail_each_step(kind: io::ErrorKind) {
@@ -163,15 +177,7 @@ async fn fail_each_step(kind: io::ErrorKind) {
             platter.plan(usize::MAX, Fault::Error(kind));
         }
         // Whatever happened, the store reopens by itself.
-        let found = loop {
-            match store.find::<SandboxSpec>(&super::key("box")).await {
-                Ok(found) => break found.unwrap(),
-                Err(StoreError::Unavailable { .. }) => {
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-                }
-                Err(other) => panic!("{other:?}"),
-            }
-        };
+        let found = find_soon(&store).await;
         match answer {
             Ok(written) => {
                 assert_eq!(found, written, "step {step}");
