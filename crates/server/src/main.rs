@@ -36,7 +36,7 @@ use config::{
     version,
     arg_required_else_help = true,
     after_help = "Examples:
-  dormouse serve                              run the server with its data where this user keeps data
+  dormouse serve                              run the server
   dormouse serve --data-dir ./data --listen 127.0.0.1:0
   dormouse apply -f sandbox.yaml              create or change what a file describes
   dormouse get sandboxes                      list them
