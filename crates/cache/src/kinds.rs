@@ -4,7 +4,7 @@ use model::{
     Object,
     claim::ClaimSpec,
     event::{ABOUT_LABEL, EventSpec},
-    lifecycle::Phase,
+    lifecycle::{Request, Standing, Verdict, admit},
     pool::PoolSpec,
     sandbox::{Sandbox, SandboxSpec},
     snapshot::SnapshotSpec,
@@ -37,7 +37,7 @@ pub enum SandboxIndex {
     Pool,
     /// The pool it can be claimed from now, within its namespace: idle, nobody's, not going.
     Claimable,
-    /// The observed phase, by [`Phase::as_str`].
+    /// The observed phase, by [`model::lifecycle::Phase::as_str`].
     Phase,
     /// The template it is made from.
     Template,
@@ -73,9 +73,7 @@ impl Indexes<Sandbox> for SandboxIndex {
 }
 
 fn is_claimable(sandbox: &Sandbox) -> bool {
-    sandbox.status.phase == Phase::Idle
-        && sandbox.spec.owner.is_none()
-        && !sandbox.metadata.is_deleting()
+    admit(Request::Claim, Standing::of(sandbox, false)) == Verdict::Do
 }
 
 impl Share for SandboxSpec {

@@ -5,7 +5,7 @@ use model::{
     Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, Spec as _, pool::PoolSpec,
     sandbox::Owner,
 };
-use plan::claim::{CLAIM_ANNOTATION, Delivery, Step, View, claimed, plan_claim, released};
+use plan::claim::{CLAIM_UID_ANNOTATION, Delivery, Step, View, claimed, plan_claim, released};
 use std::time::Duration;
 use store::{StoreError, StoreExt as _};
 
@@ -29,7 +29,7 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
     let taken = taken_by(world, &namespace, &claim);
     let wait = Duration::from_secs(claim.spec.timeout_seconds.into());
     let until = claim.metadata.creation_timestamp.map(|t| t.plus(wait));
-    let waiting = world.deadlines.judge(key, "wait", until);
+    let waiting = world.deadlines.judge(key, "wait", until, Some(wait));
     let keep = claim
         .spec
         .keep_seconds
@@ -39,7 +39,7 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         .completed_at
         .zip(keep)
         .map(|(t, keep)| t.plus(keep));
-    let keeping = world.deadlines.judge(key, "keep", kept);
+    let keeping = world.deadlines.judge(key, "keep", kept, keep);
     let plan = plan_claim(View {
         claim: &claim,
         taken: &taken,
@@ -167,18 +167,15 @@ fn delivery(world: &World, namespace: &Namespace, claim: &SandboxClaim) -> Deliv
         images: claim.spec.images.clone(),
         metadata: claim.spec.metadata.clone(),
         timeouts: claim.spec.timeouts.or(defaults).unwrap_or_default(),
-        claim: Some(claim.metadata.name.clone()),
+        claim: Some((claim.metadata.name.clone(), claim.uid())),
     }
 }
 
 /// Members that carry the claim's name, whether or not the claim has recorded them.
 fn taken_by(world: &World, namespace: &Namespace, claim: &SandboxClaim) -> Vec<Name> {
-    let since = claim.metadata.creation_timestamp;
+    let uid = claim.uid().to_string();
     let is_taken = |s: &Sandbox| {
-        s.spec.owner.is_some()
-            && s.metadata.annotations.get(CLAIM_ANNOTATION) == Some(claim.metadata.name.as_str())
-            // Not by a deleted namesake of this claim.
-            && s.spec.claimed_at >= since
+        s.spec.owner.is_some() && s.metadata.annotations.get(CLAIM_UID_ANNOTATION) == Some(&uid)
     };
     let members = world
         .caches

@@ -4,8 +4,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cache::{Cache, Changes, SandboxIndex, SnapshotIndex, StartError, View};
 use kit::{Backoff, Clock, Entropy, Tasks};
-use model::{Key, Namespace, Spec as _, pool::PoolSpec};
+use model::{
+    Key, Name, Namespace, Spec as _, Timestamp, Uid,
+    event::{About, Severity},
+    pool::PoolSpec,
+};
 use parking_lot::Mutex;
+use plan::Note;
 use runtime::Runtime;
 use store::Store;
 use tokio::time::Instant;
@@ -13,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     claim,
-    events::{EventSink, NoEvents},
+    events::{self, EventSink, NoEvents},
     pool,
     queue::WorkQueue,
     sandbox, snapshot, sweep,
@@ -116,6 +121,7 @@ impl Builder {
     pub async fn start(self, tasks: &Tasks, deadline: Instant) -> Result<Control, StartError> {
         let tasks = tasks.child();
         let caches = sync(&self.ports, deadline, &tasks).await?;
+        pass_barrier(&self.ports, &caches, deadline).await?;
         let queue = Arc::new(WorkQueue::new(
             self.options.backoff,
             Arc::clone(&self.ports.entropy),
@@ -149,6 +155,79 @@ async fn sync(ports: &Ports, deadline: Instant, tasks: &Tasks) -> Result<Caches,
         snapshots: start(ports, deadline, tasks).await?,
         sandboxes: start(ports, deadline, tasks).await?,
     })
+}
+
+/// Waits until the caches have seen everything that was written before this loop began.
+///
+/// A first list may be old, and what a former loop asked for and expected is forgotten: a loop that
+/// decided on such a list would make members a second time. Only a write tells where now is, so the
+/// start itself is recorded, as an event people can read.
+async fn pass_barrier(ports: &Ports, caches: &Caches, deadline: Instant) -> Result<(), StartError> {
+    let backoff = Backoff {
+        first: Duration::from_millis(10),
+        cap: Duration::from_secs(1),
+    };
+    let mut attempt = 0;
+    let version = loop {
+        let now = Timestamp::from_micros(ports.clock.wall_micros());
+        match events::write(ports.store.as_ref(), this_loop(), started(), now).await {
+            Ok(version) => break version,
+            Err(error) if Instant::now() >= deadline => {
+                return Err(StartError::DeadlineReached { last: Some(error) });
+            }
+            Err(_) => {
+                attempt += 1;
+                tokio::time::sleep(backoff.delay(attempt, &ports.entropy)).await;
+            }
+        }
+    };
+    let Caches {
+        sandboxes,
+        pools,
+        claims,
+        snapshots,
+        templates,
+    } = caches;
+    let late = |_| StartError::DeadlineReached { last: None };
+    sandboxes
+        .wait_for_version(version, deadline)
+        .await
+        .map_err(late)?;
+    pools
+        .wait_for_version(version, deadline)
+        .await
+        .map_err(late)?;
+    claims
+        .wait_for_version(version, deadline)
+        .await
+        .map_err(late)?;
+    snapshots
+        .wait_for_version(version, deadline)
+        .await
+        .map_err(late)?;
+    templates
+        .wait_for_version(version, deadline)
+        .await
+        .map_err(late)
+}
+
+fn this_loop() -> About {
+    // No record stands behind it; the uid only ties its events together.
+    About {
+        kind: "Control".into(),
+        namespace: None,
+        name: name("control"),
+        uid: Uid::from_random(0),
+    }
+}
+
+fn started() -> Note {
+    let message = "the control loop has started".into();
+    Note {
+        severity: Severity::Normal,
+        reason: "Started",
+        message,
+    }
 }
 
 /// A running control loop.
@@ -284,7 +363,12 @@ impl Inner {
             Work::Claim(key) => claim::drive(world, key).await,
             Work::Sweep => {
                 world.deadlines.look_at_the_clock();
-                sweep::orphans(world).await;
+                if let Ok(there) = world.ports.runtime.list().await {
+                    for key in sweep::disagreeing(world, &there) {
+                        self.ask(Work::Sandbox(key));
+                    }
+                    sweep::orphans(world, &there).await;
+                }
                 sweep::old_events(world).await;
                 Done::Rest(Some(world.options.sweep_every))
             }
@@ -387,10 +471,13 @@ impl Inner {
 
 /// Sweeping has a lane of its own.
 fn sweep_lane() -> Key {
-    let name = model::Name::new("sweep").unwrap_or_else(|_| unreachable!("a valid label"));
     Key {
         kind: model::KindName("Sweep"),
         namespace: None,
-        name,
+        name: name("sweep"),
     }
+}
+
+fn name(label: &'static str) -> Name {
+    Name::new(label).unwrap_or_else(|_| unreachable!("{label} is a valid label"))
 }

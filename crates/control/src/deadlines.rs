@@ -4,9 +4,9 @@
 //! once, when a timer is first seen, and from then on measured on the monotonic clock: a jump ends
 //! nothing that was being measured.
 //!
-//! What is first seen *after* a jump may have been written before or after it. Of the two readings
-//! the later one is taken, so it is never ended early, at worst late by the size of the jump. A
-//! minute later the new wall clock is the only reading.
+//! What is first seen *after* a jump may have been written before or after it. Of all readings of
+//! the wall clock in the last minute the one that leaves most is taken, so nothing is ended early,
+//! at worst late by the size of the jump. A minute later only the new reading is left.
 //!
 //! A timer that is already over when a process first sees it (it was down meanwhile, or its clock
 //! is wrong) gets a grace period, in which its owner can renew it.
@@ -17,7 +17,7 @@ use kit::Clock;
 use model::Timestamp;
 use parking_lot::Mutex;
 
-/// How long both readings of a jumped clock are considered.
+/// How long a reading of the wall clock is considered.
 const SETTLE: Duration = Duration::from_secs(60);
 /// What a timer gets that was over before this process saw it.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -33,10 +33,8 @@ pub struct Deadlines<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    /// What the wall clock would be had it not jumped, minus the monotonic clock.
-    offset: i64,
-    /// When a jump was first noticed.
-    jumped: Option<Duration>,
+    /// What the wall clock was ahead of the monotonic one, and when it was last seen so.
+    readings: Vec<(i64, Duration)>,
     started: Duration,
     /// For each key and timer: the moment it names, and when that is on the monotonic clock.
     timers: BTreeMap<(K, &'static str), (Timestamp, Duration)>,
@@ -59,8 +57,7 @@ impl<K: Ord + Clone + Debug> Deadlines<K> {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let monotonic = clock.monotonic();
         let state = State {
-            offset: clock.wall_micros() - micros(monotonic),
-            jumped: None,
+            readings: vec![(clock.wall_micros() - micros(monotonic), monotonic)],
             started: monotonic,
             timers: BTreeMap::new(),
         };
@@ -70,8 +67,15 @@ impl<K: Ord + Clone + Debug> Deadlines<K> {
         }
     }
 
-    /// How a timer of a key stands that names this moment, or none.
-    pub fn judge(&self, key: &K, which: &'static str, at: Option<Timestamp>) -> Timer {
+    /// How a timer of a key stands that names this moment, or none. No more than `whole` can be
+    /// left of it, where its length is known.
+    pub fn judge(
+        &self,
+        key: &K,
+        which: &'static str,
+        at: Option<Timestamp>,
+        whole: Option<Duration>,
+    ) -> Timer {
         let mut state = self.state.lock();
         let slot = (key.clone(), which);
         let Some(at) = at else {
@@ -79,10 +83,12 @@ impl<K: Ord + Clone + Debug> Deadlines<K> {
             return Timer::Off;
         };
         let now = self.clock.monotonic();
+        state.read(self.clock.wall_micros(), now);
         let due = match state.timers.get(&slot) {
             Some((same, due)) if *same == at => *due,
             Some(_) | None => {
-                let due = state.first_sight(at, self.clock.wall_micros(), now);
+                let mut due = state.first_sight(at, now);
+                due = due.min(whole.map_or(due, |whole| now + whole.max(GRACE)));
                 state.timers.insert(slot, (at, due));
                 due
             }
@@ -98,31 +104,30 @@ impl<K: Ord + Clone + Debug> Deadlines<K> {
         self.state.lock().timers.retain(|(of, _), _| of != key);
     }
 
-    /// Notices a jump of the wall clock. Called from time to time, so that one is seen even while
-    /// no new timer is.
+    /// Reads the wall clock. Called from time to time, so that a jump is seen even while no timer
+    /// is judged.
     pub fn look_at_the_clock(&self) {
         let now = self.clock.monotonic();
-        self.state.lock().notice_jump(self.clock.wall_micros(), now);
+        self.state.lock().read(self.clock.wall_micros(), now);
     }
 }
 
 impl<K> State<K> {
-    fn notice_jump(&mut self, wall: i64, now: Duration) {
-        let off_by = wall - (self.offset + micros(now));
-        if off_by.abs() <= DRIFT {
-            return;
-        }
-        let since = *self.jumped.get_or_insert(now);
-        if now.saturating_sub(since) >= SETTLE {
-            self.offset += off_by;
-            self.jumped = None;
-        }
+    fn read(&mut self, wall: i64, now: Duration) {
+        let ahead = wall - micros(now);
+        self.readings.retain(|(known, seen)| {
+            now.saturating_sub(*seen) < SETTLE && (known - ahead).abs() > DRIFT
+        });
+        self.readings.push((ahead, now));
     }
 
-    fn first_sight(&mut self, at: Timestamp, wall: i64, now: Duration) -> Duration {
-        self.notice_jump(wall, now);
-        let steady = self.offset + micros(now);
-        let left = at.as_micros().saturating_sub(wall.min(steady));
+    fn first_sight(&self, at: Timestamp, now: Duration) -> Duration {
+        let earliest = self
+            .readings
+            .iter()
+            .map(|(ahead, _)| ahead + micros(now))
+            .min();
+        let left = at.as_micros().saturating_sub(earliest.unwrap_or(i64::MAX));
         match u64::try_from(left) {
             Ok(left) => now + Duration::from_micros(left),
             Err(_) if now.saturating_sub(self.started) < GRACE => now + GRACE,
@@ -163,16 +168,16 @@ mod tests {
         let (clock, deadlines) = deadlines();
         let at = after(&clock, 300);
         assert_eq!(
-            deadlines.judge(&1, "end", at),
+            deadlines.judge(&1, "end", at, None),
             Timer::In(Duration::from_secs(300))
         );
         clock.jump(HOUR);
         assert_eq!(
-            deadlines.judge(&1, "end", at),
+            deadlines.judge(&1, "end", at, None),
             Timer::In(Duration::from_secs(300))
         );
         pass(300).await;
-        assert_eq!(deadlines.judge(&1, "end", at), Timer::Over);
+        assert_eq!(deadlines.judge(&1, "end", at, None), Timer::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -181,8 +186,20 @@ mod tests {
         let at = after(&clock, 300);
         clock.jump(HOUR);
         assert_eq!(
-            deadlines.judge(&1, "end", at),
+            deadlines.judge(&1, "end", at, None),
             Timer::In(Duration::from_secs(300))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_jumps_that_cancel_each_other_end_nothing_early() {
+        let (clock, deadlines) = deadlines();
+        clock.jump(-HOUR);
+        let at = after(&clock, 300);
+        deadlines.look_at_the_clock();
+        clock.jump(HOUR);
+        assert!(
+            matches!(deadlines.judge(&1, "end", at, None), Timer::In(left) if left.as_secs() == 300)
         );
     }
 
@@ -190,10 +207,10 @@ mod tests {
     async fn a_jump_back_does_not_keep_what_was_measured_before_it() {
         let (clock, deadlines) = deadlines();
         let at = after(&clock, 300);
-        deadlines.judge(&1, "end", at);
+        deadlines.judge(&1, "end", at, None);
         clock.jump(-HOUR);
         pass(301).await;
-        assert_eq!(deadlines.judge(&1, "end", at), Timer::Over);
+        assert_eq!(deadlines.judge(&1, "end", at, None), Timer::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -204,7 +221,7 @@ mod tests {
         pass(61).await;
         let at = after(&clock, 300);
         assert_eq!(
-            deadlines.judge(&1, "end", at),
+            deadlines.judge(&1, "end", at, None),
             Timer::In(Duration::from_secs(300))
         );
     }
@@ -213,23 +230,23 @@ mod tests {
     async fn what_was_over_before_the_start_gets_a_grace_period() {
         let (clock, deadlines) = deadlines();
         let at = after(&clock, -5);
-        assert_eq!(deadlines.judge(&1, "end", at), Timer::In(GRACE));
+        assert_eq!(deadlines.judge(&1, "end", at, None), Timer::In(GRACE));
         pass(10).await;
-        assert_eq!(deadlines.judge(&1, "end", at), Timer::Over);
+        assert_eq!(deadlines.judge(&1, "end", at, None), Timer::Over);
         let late = after(&clock, -5);
-        assert_eq!(deadlines.judge(&2, "end", late), Timer::Over);
+        assert_eq!(deadlines.judge(&2, "end", late, None), Timer::Over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_renewed_timer_is_measured_anew() {
         let (clock, deadlines) = deadlines();
-        deadlines.judge(&1, "end", after(&clock, 10));
+        deadlines.judge(&1, "end", after(&clock, 10), None);
         pass(9).await;
         let renewed = after(&clock, 10);
         assert_eq!(
-            deadlines.judge(&1, "end", renewed),
+            deadlines.judge(&1, "end", renewed, None),
             Timer::In(Duration::from_secs(10))
         );
-        assert_eq!(deadlines.judge(&1, "end", None), Timer::Off);
+        assert_eq!(deadlines.judge(&1, "end", None, None), Timer::Off);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cache::SandboxIndex;
 use model::{
     Key, Metadata, Name, Sandbox, SandboxPool, SandboxTemplate, Spec as _,
+    lifecycle::was_released,
     meta::{GROUP_VERSION, OwnerReference},
     pool::{POOL_FINALIZER, POOL_LABEL, PoolSpec, REVISION_LABEL},
     sandbox::{SANDBOX_FINALIZER, SandboxSpec},
@@ -13,7 +14,6 @@ use model::{
 use plan::{
     expect::Seen,
     pool::{Member, Step, View, plan_pool},
-    sandbox::was_released,
 };
 use store::{Outcome, Precondition, StoreError, StoreExt as _};
 

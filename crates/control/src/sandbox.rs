@@ -10,7 +10,7 @@ use model::{
     workload::{Arming, Fence, Observed, WorkloadSpec},
 };
 use plan::{
-    failure::after_failure,
+    failure::{after_failure, taken_over},
     sandbox::{Due, Intent, Step, View, asleep, plan_sandbox, unknown},
     snapshot::MAIN_CONTAINER,
     timers::{Timers, timers},
@@ -39,6 +39,15 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
         return Done::Gone;
     };
     let mut sandbox = Sandbox::clone(&cached);
+    // Asked always, so that what this loop begins itself is never taken for another's.
+    let first_look = world.adopts(sandbox.uid());
+    if let Some(status) = taken_over(&sandbox).filter(|_| first_look) {
+        sandbox.status = status;
+        match world.write_status(&sandbox).await {
+            Ok(written) => sandbox = written,
+            Err(done) => return done,
+        }
+    }
     for _ in 0..STEPS_PER_TURN {
         match advance(world, &sandbox, failures).await {
             Ok(next) => sandbox = next,
@@ -311,19 +320,20 @@ fn judge(world: &World, sandbox: &Sandbox) -> (Due, Option<std::time::Duration>)
     } = timers(sandbox, world.ports.activity.activity(sandbox));
     let key = sandbox.key();
     let mut next = None::<std::time::Duration>;
-    let mut over = |which, at: Option<Timestamp>| match world.deadlines.judge(&key, which, at) {
-        Timer::Off => false,
-        Timer::Over => true,
-        Timer::In(left) => {
-            next = Some(next.map_or(left, |n| n.min(left)));
-            false
-        }
-    };
+    let mut over =
+        |which, at: Option<Timestamp>, whole| match world.deadlines.judge(&key, which, at, whole) {
+            Timer::Off => false,
+            Timer::Over => true,
+            Timer::In(left) => {
+                next = Some(next.map_or(left, |n| n.min(left)));
+                false
+            }
+        };
     let due = Due {
-        end: over("end", end),
-        idle: over("idle", idle),
-        descend: over("descend", descend),
-        retry: over("retry", retry),
+        end: over("end", end, None),
+        idle: over("idle", idle.map(|t| t.0), idle.map(|t| t.1)),
+        descend: over("descend", descend.map(|t| t.0), descend.map(|t| t.1)),
+        retry: over("retry", retry.map(|t| t.0), retry.map(|t| t.1)),
     };
     (due, next)
 }

@@ -1,19 +1,23 @@
-//! Finds what no record speaks of, and forgets what nobody reads any more.
+//! Finds what changed by itself, what no record speaks of, and forgets what nobody reads any more.
 //!
 //! A record is always there before its workload, so a workload without one is left over from a
 //! crash. But a cache that lags also shows no record. To tell the two apart the suspicion itself
 //! is recorded, as an event: once the cache has seen *that* write, it has seen every record that
 //! was there when the workload was listed.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use model::{
-    Generation, Name, OperationId, Spec as _, Uid,
+    Generation, Key, Name, OperationId, Sandbox, Spec as _, Uid,
     event::{About, EventSpec, Severity},
     sandbox::SandboxSpec,
-    workload::Fence,
+    workload::{Fence, Observed},
 };
-use plan::Note;
+use plan::{Note, sandbox::agrees};
 use store::{Query, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
@@ -23,13 +27,24 @@ use crate::{events, world::World};
 const KEEP_EVENTS: Duration = Duration::from_secs(3600);
 const CATCH_UP: Duration = Duration::from_secs(10);
 
+/// Compares what there is with what the records say. Answers the sandboxes that need a look:
+/// nobody is told when a workload ends, freezes or vanishes by itself.
+pub(crate) fn disagreeing(world: &World, there: &[(Uid, Observed)]) -> Vec<Key> {
+    let there: BTreeMap<Uid, &Observed> = there.iter().map(|(uid, seen)| (*uid, seen)).collect();
+    let all = world.caches.sandboxes.find_all();
+    world.disown(&all.iter().map(|sandbox| sandbox.uid()).collect());
+    let differs =
+        |s: &&Arc<Sandbox>| !agrees(s, there.get(&s.uid()).copied().unwrap_or(&Observed::Absent));
+    all.iter()
+        .filter(differs)
+        .map(|sandbox| sandbox.key())
+        .collect()
+}
+
 /// Removes workloads without a record. Answers how many.
-pub(crate) async fn orphans(world: &World) -> usize {
-    let Ok(there) = world.ports.runtime.list().await else {
-        return 0;
-    };
+pub(crate) async fn orphans(world: &World, there: &[(Uid, Observed)]) -> usize {
     let mut removed = 0;
-    for uid in without_record(world, there) {
+    for uid in without_record(world, there.iter().map(|(uid, _)| *uid).collect()) {
         match confirm(world, uid).await {
             Ok(true) => {
                 // Nothing can be newer than this: the record it belonged to is gone for good.

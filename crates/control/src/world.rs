@@ -1,6 +1,11 @@
 //! The ports and caches that all drivers share.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+    time::Duration,
+};
 
 use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
 use kit::{Clock, Entropy};
@@ -72,6 +77,8 @@ pub struct World {
     pub(crate) expectations: Mutex<BTreeMap<Uid, Expectations>>,
     /// The newest version each key's turns have written: the next turn must not look at less.
     floors: Mutex<BTreeMap<Key, Version>>,
+    /// Sandboxes this loop has driven; what it finds under way in others was begun by another.
+    adopted: Mutex<BTreeSet<Uid>>,
 }
 
 /// How a turn ended.
@@ -100,6 +107,7 @@ impl World {
             deadlines,
             expectations: Mutex::default(),
             floors: Mutex::default(),
+            adopted: Mutex::default(),
         }
     }
 
@@ -145,6 +153,16 @@ impl World {
         let mut floors = self.floors.lock();
         let floor = floors.entry(key.clone()).or_insert(version);
         *floor = version.max(*floor);
+    }
+
+    /// Whether this loop drives a sandbox for the first time.
+    pub(crate) fn adopts(&self, uid: Uid) -> bool {
+        self.adopted.lock().insert(uid)
+    }
+
+    /// Drops what is remembered of a sandbox that is gone.
+    pub(crate) fn disown(&self, known: &BTreeSet<Uid>) {
+        self.adopted.lock().retain(|uid| known.contains(uid));
     }
 
     pub(crate) fn forget(&self, key: &Key) {

@@ -237,8 +237,14 @@ impl Standing {
     /// The standing of a sandbox. Whether its deadline has passed is for the holder of a clock.
     #[must_use]
     pub fn of(sandbox: &Sandbox, deadline_reached: bool) -> Self {
+        // A released member looks idle until control takes it up; it is on its way out already.
+        let released = was_released(sandbox) && sandbox.status.phase == Phase::Idle;
         Self {
-            phase: sandbox.status.phase,
+            phase: if released {
+                Phase::Stopping
+            } else {
+                sandbox.status.phase
+            },
             desired: sandbox.spec.desired_state,
             deleting: sandbox.metadata.is_deleting(),
             owned: sandbox.spec.owner.is_some(),
@@ -368,6 +374,14 @@ fn admit_release(at: Standing, expected: Option<Phase>) -> Verdict {
 
 fn ending(at: Standing) -> bool {
     at.deleting || at.phase == Phase::Stopping
+}
+
+/// Whether a pool member has had an owner whose traces are not proven gone.
+#[must_use]
+pub fn was_released(sandbox: &Sandbox) -> bool {
+    sandbox.spec.pool.is_some()
+        && sandbox.spec.owner.is_none()
+        && sandbox.spec.epoch > sandbox.status.recycled_epoch
 }
 
 /// What a gateway may do with a request for a sandbox, derived from intent and observation, so

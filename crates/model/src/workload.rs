@@ -70,6 +70,8 @@ pub struct Facts {
     pub container_id: Box<str>,
     /// Images that run, by container.
     pub images: StringMap,
+    /// The captured layer it continued from.
+    pub layer: Option<Digest>,
     /// How its ports are reached.
     pub address: Address,
 }

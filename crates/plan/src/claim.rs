@@ -5,16 +5,18 @@
 //! between the two writes) finds what it has taken.
 
 use model::{
-    Name, Sandbox, SandboxClaim, SandboxId, Timestamp,
+    Name, Sandbox, SandboxClaim, SandboxId, Timestamp, Uid,
     claim::{ClaimPhase, ClaimStatus},
     lifecycle::{Request, Standing, Verdict, admit},
     sandbox::{DesiredState, Owner, Timeouts},
 };
 
-use crate::{Plan, sandbox::was_released};
+use crate::Plan;
 
-/// Annotation on a claimed member, with the name of the claim that took it.
+/// Annotation on a claimed member, with the name of the claim that took it: for people.
 pub const CLAIM_ANNOTATION: &str = "dormouse.dev/claim";
+/// Annotation on a claimed member, with the uid of the claim that took it: a namesake is another.
+pub const CLAIM_UID_ANNOTATION: &str = "dormouse.dev/claim-uid";
 
 /// Annotation on a member that was delivered with other images than it idled on. It stays through
 /// the release, because it says that the member cannot go back as it is.
@@ -110,7 +112,7 @@ pub struct Delivery {
     /// When it ends or sleeps by itself.
     pub timeouts: Timeouts,
     /// The declarative claim behind it.
-    pub claim: Option<Name>,
+    pub claim: Option<(Name, Uid)>,
 }
 
 /// The member as it becomes its owner's: everything a claim changes, in one write. `None` if it
@@ -120,10 +122,6 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     match admit(Request::Claim, Standing::of(member, false)) {
         Verdict::Do => {}
         Verdict::Already | Verdict::Deferred(_) | Verdict::Denied(_) => return None,
-    }
-    // Still `Idle`, but the last owner gave it back a moment ago and may be inside.
-    if was_released(member) {
-        return None;
     }
     let mut next = member.clone();
     let spec = &mut next.spec;
@@ -140,10 +138,10 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     }
     spec.metadata = delivery.metadata.clone();
     spec.timeouts = delivery.timeouts;
-    if let Some(claim) = &delivery.claim {
-        next.metadata
-            .annotations
-            .insert(CLAIM_ANNOTATION, claim.as_str());
+    if let Some((claim, uid)) = &delivery.claim {
+        let annotations = &mut next.metadata.annotations;
+        annotations.insert(CLAIM_ANNOTATION, claim.as_str());
+        annotations.insert(CLAIM_UID_ANNOTATION, uid.to_string());
     }
     Some(next)
 }
@@ -162,6 +160,7 @@ pub fn released(member: &Sandbox) -> Sandbox {
     spec.desired_state = DesiredState::Running;
     spec.wake_on_traffic = false;
     next.metadata.annotations.remove(CLAIM_ANNOTATION);
+    next.metadata.annotations.remove(CLAIM_UID_ANNOTATION);
     next
 }
 

@@ -69,6 +69,19 @@ pub fn after_failure(
     status
 }
 
+/// The status with which a new control loop takes over an operation that another began: under an
+/// id of its own, so that what the other may still be doing is stale. `None` if there is none.
+#[must_use]
+pub fn taken_over(sandbox: &Sandbox) -> Option<SandboxStatus> {
+    let mut status = sandbox.status.clone();
+    let operation = status.last_operation.as_mut()?;
+    if operation.state != OperationState::InFlight {
+        return None;
+    }
+    operation.id = operation.id.next();
+    Some(status)
+}
+
 /// The operation that a step belongs to, by the phase it was taken in.
 fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
     Some(match step {

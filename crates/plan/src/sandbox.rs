@@ -13,7 +13,7 @@
 use model::{
     Digest, Sandbox, Timestamp,
     event::Severity,
-    lifecycle::{OperationKind, Phase},
+    lifecycle::{OperationKind, Phase, was_released},
     meta::{Condition, ConditionStatus, set_condition},
     pool::RecyclePolicy,
     sandbox::{
@@ -161,6 +161,9 @@ fn decide(view: View<'_>) -> Plan<Step> {
         };
         return stop(view, reason, Some(*code), "its first process ended");
     }
+    if is_replaced(sandbox, observed) {
+        return lost(view);
+    }
     if *observed == Observed::Partial {
         return Plan::step(
             Step::DeleteWorkload,
@@ -208,12 +211,53 @@ fn decide(view: View<'_>) -> Plan<Step> {
     by_phase(view)
 }
 
-/// Whether a member has had an owner whose traces are not proven gone.
+/// Whether the workload that a sandbox was published with is gone and another stands in its place,
+/// as a belated effect of its first start leaves one: nothing of its owner's is in there.
+fn is_replaced(sandbox: &Sandbox, observed: &Observed) -> bool {
+    let status = &sandbox.status;
+    let published = match status.phase {
+        Phase::Running | Phase::Pausing => true,
+        Phase::Paused => status.snapshot.is_none(),
+        Phase::Pending
+        | Phase::Starting
+        | Phase::Idle
+        | Phase::Resuming
+        | Phase::Stopping
+        | Phase::Stopped
+        | Phase::Failed
+        | Phase::Unknown => false,
+    };
+    match observed {
+        Observed::Present(facts) => published && facts.epoch != status.armed_epoch,
+        Observed::Absent | Observed::Partial => false,
+    }
+}
+
+/// Whether the runtime shows what the record says of a sandbox at rest. Nobody is told when a
+/// workload changes by itself; whoever compares the two from time to time finds out by this.
 #[must_use]
-pub fn was_released(sandbox: &Sandbox) -> bool {
-    sandbox.spec.pool.is_some()
-        && sandbox.spec.owner.is_none()
-        && sandbox.spec.epoch > sandbox.status.recycled_epoch
+pub fn agrees(sandbox: &Sandbox, observed: &Observed) -> bool {
+    if is_replaced(sandbox, observed) {
+        return false;
+    }
+    let state = match observed {
+        Observed::Absent => None,
+        Observed::Partial => return false,
+        Observed::Present(facts) => Some(facts.state),
+    };
+    match sandbox.status.phase {
+        Phase::Idle | Phase::Running => state == Some(WorkloadState::Running),
+        Phase::Paused if sandbox.status.snapshot.is_some() => state.is_none(),
+        Phase::Paused => state == Some(WorkloadState::Frozen),
+        Phase::Stopped | Phase::Failed => state.is_none(),
+        // On its way: its own turns look.
+        Phase::Pending
+        | Phase::Starting
+        | Phase::Pausing
+        | Phase::Resuming
+        | Phase::Stopping
+        | Phase::Unknown => true,
+    }
 }
 
 /// A pause that failed a moment ago is not tried again at once.
@@ -450,9 +494,6 @@ fn running(view: View<'_>) -> Plan<Step> {
         (DesiredState::Running, WorkloadState::Frozen) => {
             Plan::step(Step::Thaw, "it should be awake")
         }
-        (DesiredState::Running, _) if facts.epoch != view.sandbox.spec.epoch => {
-            Plan::step(Step::Arm, "its owner's settings are not in place")
-        }
         (DesiredState::Running, _) => Plan::rest("it runs as wanted"),
         (DesiredState::Paused, _) if operation_failed(view, OperationKind::Pause) => {
             // The workload decides: it runs, so that is what is wanted from here on.
@@ -598,6 +639,10 @@ fn resuming(view: View<'_>) -> Plan<Step> {
                 Step::Publish(Box::new(status), None),
                 "it could not be woken",
             )
+        }
+        // A belated effect of its first start: none of its files are in there.
+        Observed::Present(facts) if facts.layer != view.sandbox.status.snapshot => {
+            Plan::step(Step::DeleteWorkload, "it did not wake from its layer")
         }
         Observed::Present(facts) if facts.state == WorkloadState::Frozen => {
             Plan::step(Step::Thaw, "it should wake")

@@ -25,17 +25,18 @@ pub enum Activity {
     Unknown,
 }
 
-/// When each timer runs out; `None` for one that does not run.
+/// When each timer runs out; `None` for one that does not run. Where a timer's whole length is
+/// known it comes with it: whatever the wall clock did, no more than that can be left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timers {
     /// Its deadline.
     pub end: Option<Timestamp>,
     /// Its idle timeout.
-    pub idle: Option<Timestamp>,
+    pub idle: Option<(Timestamp, Duration)>,
     /// Its descent from freeze to rootfs.
-    pub descend: Option<Timestamp>,
+    pub descend: Option<(Timestamp, Duration)>,
     /// The pause after a failed operation.
-    pub retry: Option<Timestamp>,
+    pub retry: Option<(Timestamp, Duration)>,
 }
 
 /// How long a given-up pause is left alone before a standing order tries it again.
@@ -50,10 +51,11 @@ pub fn timers(sandbox: &Sandbox, activity: Activity) -> Timers {
         .last_operation
         .as_ref()
         .filter(|op| op.state == OperationState::Failed)
-        .map(|op| op.started_at.plus(RETRY_AFTER));
+        .map(|op| (op.started_at.plus(RETRY_AFTER), RETRY_AFTER));
     Timers {
-        // The deadline's clock stands still while it sleeps.
-        end: spec.timeouts.end_at.filter(|_| !sleeping),
+        // Nothing happens at it while it sleeps, but it is measured all the same: taken up anew
+        // later, a jump of the clock in between would count.
+        end: spec.timeouts.end_at,
         idle: plan_idle(sandbox, activity),
         descend: spec
             .pause_policy
@@ -61,14 +63,15 @@ pub fn timers(sandbox: &Sandbox, activity: Activity) -> Timers {
             .filter(|policy| sleeping && policy.snapshot_type == SnapshotType::Freeze)
             .filter(|_| status.phase == Phase::Paused && status.snapshot.is_none())
             .and_then(|policy| policy.descend_after)
-            .and_then(|after| Some(status.paused_at?.plus(Duration::from_secs(after.into())))),
+            .map(|after| Duration::from_secs(after.into()))
+            .and_then(|after| Some((status.paused_at?.plus(after), after))),
         retry,
     }
 }
 
 /// When an idle sandbox's patience ends; `None` while it must not be put to sleep.
 #[must_use]
-pub fn plan_idle(sandbox: &Sandbox, activity: Activity) -> Option<Timestamp> {
+pub fn plan_idle(sandbox: &Sandbox, activity: Activity) -> Option<(Timestamp, Duration)> {
     let (spec, status) = (&sandbox.spec, &sandbox.status);
     if status.phase != Phase::Running || spec.desired_state == DesiredState::Paused {
         return None;
@@ -83,7 +86,7 @@ pub fn plan_idle(sandbox: &Sandbox, activity: Activity) -> Option<Timestamp> {
         .max(status.last_active_at)
         .max(status.started_at)
         .max(spec.claimed_at)?;
-    Some(last.plus(patience))
+    Some((last.plus(patience), patience))
 }
 
 #[cfg(test)]
@@ -107,7 +110,8 @@ mod tests {
         assert_eq!(plan_idle(&sandbox, Activity::InUse), None);
         assert_eq!(plan_idle(&sandbox, Activity::Unknown), None);
         let idle = plan_idle(&sandbox, Activity::LastUsed(None));
-        assert_eq!(idle, Some(Timestamp::from_micros(10_000_000)));
+        let patience = Duration::from_secs(10);
+        assert_eq!(idle, Some((Timestamp::from_micros(10_000_000), patience)));
     }
 
     #[test]
@@ -117,20 +121,11 @@ mod tests {
         sandbox.status.last_active_at = Some(at(5));
         assert_eq!(
             plan_idle(&sandbox, Activity::LastUsed(Some(at(3)))),
-            Some(at(15))
+            Some((at(15), Duration::from_secs(10)))
         );
         assert_eq!(
             plan_idle(&sandbox, Activity::LastUsed(Some(at(8)))),
-            Some(at(18))
+            Some((at(18), Duration::from_secs(10)))
         );
-    }
-
-    #[test]
-    fn the_deadline_stands_still_while_asleep() {
-        let mut sandbox = running(10);
-        sandbox.spec.timeouts.end_at = Some(Timestamp::from_micros(1));
-        assert!(timers(&sandbox, Activity::InUse).end.is_some());
-        sandbox.spec.desired_state = DesiredState::Paused;
-        assert_eq!(timers(&sandbox, Activity::InUse).end, None);
     }
 }

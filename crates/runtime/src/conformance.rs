@@ -72,7 +72,14 @@ async fn creating_twice_gives_one_workload(runtime: &dyn Runtime, spec: &Workloa
         "creating twice makes one workload"
     );
     assert_eq!(first.state, WorkloadState::Running);
-    assert!(runtime.list().await.expect("list").contains(&at.uid));
+    assert!(
+        runtime
+            .list()
+            .await
+            .expect("list")
+            .iter()
+            .any(|(uid, _)| *uid == at.uid)
+    );
     runtime.delete(at).await.expect("delete");
 }
 
@@ -139,6 +146,7 @@ async fn a_capture_can_be_continued_from(runtime: &dyn Runtime, spec: &WorkloadS
         .await
         .expect("create from the layer");
     assert_eq!(resumed.state, WorkloadState::Running);
+    assert_eq!(resumed.layer, from.from, "it says what it continued from");
     runtime.delete(fence(6, 3, 1)).await.expect("delete");
 }
 
@@ -182,7 +190,14 @@ async fn deleting_twice_is_deleting_once(runtime: &dyn Runtime, spec: &WorkloadS
         runtime.inspect(at.uid).await.expect("inspect"),
         Observed::Absent
     );
-    assert!(!runtime.list().await.expect("list").contains(&at.uid));
+    assert!(
+        !runtime
+            .list()
+            .await
+            .expect("list")
+            .iter()
+            .any(|(uid, _)| *uid == at.uid)
+    );
 }
 
 async fn a_reset_workload_is_armed_for_nobody(runtime: &dyn Runtime, spec: &WorkloadSpec) {

@@ -90,8 +90,6 @@ struct FakeWorkload {
     facts: Facts,
     partial: bool,
     fence: (Generation, OperationId),
-    /// The layer it continues from.
-    parent: Option<Digest>,
     /// Deliveries that were inside since it was made or reset: what an owner could see.
     traces: Vec<Epoch>,
     /// Armings since it was made: distinguishes captures.
@@ -298,6 +296,14 @@ impl World {
 }
 
 impl FakeWorkload {
+    fn observed(&self) -> Observed {
+        if self.partial {
+            Observed::Partial
+        } else {
+            Observed::Present(self.facts.clone())
+        }
+    }
+
     fn new(fence: Fence, spec: &WorkloadSpec, container: u64, traces: Vec<Epoch>) -> Self {
         Self {
             facts: Facts {
@@ -305,6 +311,7 @@ impl FakeWorkload {
                 epoch: Epoch::default(),
                 container_id: format!("c{container}").into(),
                 images: spec.images.clone(),
+                layer: spec.from.clone(),
                 address: Address {
                     via: Via::NetworkNamespace,
                     ip: None,
@@ -312,7 +319,6 @@ impl FakeWorkload {
             },
             partial: false,
             fence: fence.rank(),
-            parent: spec.from.clone(),
             traces,
             writes: 0,
             thaws: 0,
@@ -333,14 +339,14 @@ impl Runtime for FakeRuntime {
                 return Err(RuntimeError::Failed("injected failure of Inspect".into()));
             }
         }
-        Ok(match self.inner.world.lock().workloads.get(&uid) {
-            None => Observed::Absent,
-            Some(workload) if workload.partial => Observed::Partial,
-            Some(workload) => Observed::Present(workload.facts.clone()),
-        })
+        let world = self.inner.world.lock();
+        Ok(world
+            .workloads
+            .get(&uid)
+            .map_or(Observed::Absent, FakeWorkload::observed))
     }
 
-    async fn list(&self) -> Result<Vec<Uid>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
         match self.fault(Call::List, None) {
             CallFault::None => {}
             CallFault::Slow(by) => tokio::time::sleep(by).await,
@@ -351,7 +357,12 @@ impl Runtime for FakeRuntime {
                 return Err(RuntimeError::Failed("injected failure of List".into()));
             }
         }
-        Ok(self.inner.world.lock().workloads.keys().copied().collect())
+        let world = self.inner.world.lock();
+        Ok(world
+            .workloads
+            .iter()
+            .map(|(uid, workload)| (*uid, workload.observed()))
+            .collect())
     }
 
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
@@ -451,7 +462,7 @@ impl Runtime for FakeRuntime {
             let captured = Captured {
                 digest: digest.clone(),
                 size: workload.writes * 4096,
-                parent: workload.parent.clone(),
+                parent: workload.facts.layer.clone(),
             };
             let traces = workload.traces.clone();
             world.layers.insert(digest, traces);
@@ -466,7 +477,7 @@ impl Runtime for FakeRuntime {
             workload.facts.state = WorkloadState::Running;
             workload.facts.epoch = Epoch::default();
             workload.traces.clear();
-            workload.parent = None;
+            workload.facts.layer = None;
             Ok(())
         })
         .await

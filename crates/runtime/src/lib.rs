@@ -31,9 +31,9 @@ pub trait Runtime: Send + Sync + Debug {
     /// What is there under a uid now.
     async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError>;
 
-    /// Everything that is there, half-made things included: for adoption after a restart, and for
-    /// finding what no record speaks of.
-    async fn list(&self) -> Result<Vec<Uid>, RuntimeError>;
+    /// Everything that is there, half-made things included: for adoption after a restart, for
+    /// noticing what changed by itself, and for finding what no record speaks of.
+    async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError>;
 
     /// Makes and starts a workload, from its image or from a captured layer.
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError>;

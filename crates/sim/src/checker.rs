@@ -18,7 +18,7 @@ use model::{
     Epoch, Key, Sandbox, SandboxId, SandboxPool, SandboxSnapshot, Spec as _, Timestamp, Uid,
     lifecycle::Phase,
     pool::PoolSpec,
-    sandbox::{DesiredState, OnTimeout, OperationState, SandboxSpec},
+    sandbox::{DesiredState, OnTimeout, OperationState, SandboxSpec, StopReason},
     snapshot::{SnapshotPhase, SnapshotSpec},
 };
 use parking_lot::Mutex;
@@ -61,11 +61,15 @@ struct State {
     deliveries: BTreeMap<SandboxId, Delivery>,
     /// Who was told that a delivery is theirs.
     told: BTreeMap<(Uid, Epoch), usize>,
-    /// When each deadline is over, by elapsed time.
-    deadlines: BTreeMap<Key, (Timestamp, Duration)>,
+    /// Each deadline, when it is over by elapsed time, and when it was written.
+    deadlines: BTreeMap<Key, (Timestamp, Duration, Duration)>,
     gateways: BTreeMap<usize, Life>,
+    /// The last jump of the wall clock.
     jumped: Option<Duration>,
-    control_since: Duration,
+    /// Until when control may not have seen what was written; for ever while watches lag.
+    blind_until: Duration,
+    /// Workloads that the world itself ended or lost.
+    ended: BTreeSet<Uid>,
     /// Changes so far, and a fingerprint of all of them.
     changes: u64,
     fingerprint: u64,
@@ -135,9 +139,19 @@ impl Checker {
         self.state.lock().jumped = Some(self.clock.monotonic());
     }
 
-    /// Hears of a new life of control.
-    pub fn control_started(&self) {
-        self.state.lock().control_since = self.clock.monotonic();
+    /// Hears that the world itself ended or lost a workload.
+    pub fn workload_ended(&self, uid: Uid) {
+        self.state.lock().ended.insert(uid);
+    }
+
+    /// Hears that control may not see what is written from now on.
+    pub fn control_blind(&self) {
+        self.state.lock().blind_until = Duration::MAX;
+    }
+
+    /// Hears that control sees again, a moment from now.
+    pub fn control_sees(&self) {
+        self.state.lock().blind_until = self.clock.monotonic() + Duration::from_secs(10);
     }
 
     /// Hears of a new life of a gateway.
@@ -295,6 +309,26 @@ impl Checker {
                 );
             }
         }
+        let lost = after
+            .status
+            .stopped
+            .as_ref()
+            .is_some_and(|s| s.reason == StopReason::Failed);
+        let known = state.ended.contains(&after.uid());
+        let gave_up = after
+            .status
+            .last_operation
+            .as_ref()
+            .is_some_and(|op| op.state == OperationState::Failed);
+        if became(Phase::Stopped)
+            && lost
+            && !known
+            && !gave_up
+            && before.status.started_at.is_some()
+        {
+            let detail = format!("{key} was {}: {:?}", before.status.phase, after.status);
+            state.broken("no old decision undoes a newer one", detail);
+        }
         if became(Phase::Idle) && inside.is_some_and(|i| !i.traces.is_empty()) {
             state.broken(
                 "nothing of the last owner reaches the next",
@@ -394,9 +428,16 @@ impl State {
             .last_operation
             .as_ref()
             .is_some_and(|op| op.state == OperationState::Failed);
-        let over = self.deadlines.get(&key).is_some_and(|(_, due)| now >= *due);
-        // A process that starts after a jump cannot know that there was one.
-        let misled = self.jumped.is_some_and(|jump| jump <= self.control_since);
+        let over = self
+            .deadlines
+            .get(&key)
+            .is_some_and(|(_, due, _)| now >= *due);
+        // Who first sees a deadline long after a jump cannot know that there was one.
+        let written = self.deadlines.get(&key).map(|(_, _, written)| *written);
+        let misled = self
+            .jumped
+            .zip(written)
+            .is_some_and(|(jump, written)| jump >= written && self.blind_until > written);
         let idle = before.spec.timeouts.idle_seconds.is_some();
         let timed = over || misled || idle;
         let newly_deleting = after.metadata.is_deleting() && !before.metadata.is_deleting();
@@ -489,10 +530,10 @@ impl State {
         if self
             .deadlines
             .get(&key)
-            .is_none_or(|(known, _)| *known != end)
+            .is_none_or(|(known, ..)| *known != end)
         {
             let left = Duration::from_micros(u64::try_from(end.as_micros() - wall).unwrap_or(0));
-            self.deadlines.insert(key, (end, now + left));
+            self.deadlines.insert(key, (end, now + left, now));
         }
     }
 

@@ -97,7 +97,7 @@ impl Runtime for PlantedRuntime {
         self.inner.inspect(uid).await
     }
 
-    async fn list(&self) -> Result<Vec<Uid>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
         self.inner.list().await
     }
 

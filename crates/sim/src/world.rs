@@ -194,7 +194,7 @@ impl World {
             Arc::clone(&self.entropy),
         );
         let deadline = Instant::now() + Duration::from_secs(60);
-        self.checker.control_started();
+        self.checker.control_sees();
         match builder.options(options).start(&self.tasks, deadline).await {
             Ok(control) => self.control = Some(control),
             Err(error) => tracing::debug!(%error, "control did not start"),
@@ -231,6 +231,7 @@ impl World {
         match self.entropy.below(14) {
             0 | 1 => {
                 if let Some(control) = self.control.take() {
+                    self.checker.control_blind();
                     control.crash();
                 }
             }
@@ -240,8 +241,11 @@ impl World {
                 self.gateways[at].crash();
                 self.gateways[at] = self.new_gateway(at);
             }
-            6 | 7 => self.store.lag(),
-            8 | 9 => self.store.catch_up(),
+            6 | 7 => {
+                self.checker.control_blind();
+                self.store.lag();
+            }
+            8 | 9 => self.catch_up(),
             10 => self.store.lose_watches(),
             11 => self.lose_something(),
             12 => {
@@ -253,9 +257,17 @@ impl World {
                 let there = self.runtime.truth();
                 let at = self.entropy.below(there.len());
                 if let Some(uid) = there.keys().nth(at) {
+                    self.checker.workload_ended(*uid);
                     self.runtime.exit(*uid, self.entropy.below(2) as i32);
                 }
             }
+        }
+    }
+
+    fn catch_up(&self) {
+        self.store.catch_up();
+        if self.control.is_some() {
+            self.checker.control_sees();
         }
     }
 
@@ -263,6 +275,7 @@ impl World {
         let there = self.runtime.truth();
         let at = self.entropy.below(there.len());
         if let Some(uid) = there.keys().nth(at) {
+            self.checker.workload_ended(*uid);
             self.runtime.lose(*uid);
         }
     }

@@ -165,7 +165,7 @@ fn delivery(images: StringMap) -> Delivery {
             idle_seconds: Some(60),
             ..Timeouts::default()
         },
-        claim: Some(Name::new("claim").unwrap()),
+        claim: Some((Name::new("claim").unwrap(), model::Uid::from_random(9))),
     }
 }
 

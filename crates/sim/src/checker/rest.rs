@@ -170,10 +170,13 @@ impl Found {
     }
 
     fn claim(&mut self, claim: &SandboxClaim, sandboxes: &[Sandbox]) {
-        let name = Some(claim.metadata.name.as_str());
+        let uid = claim.uid().to_string();
         let taken = |s: &&Sandbox| {
             s.spec.owner.is_some()
-                && s.metadata.annotations.get(plan::claim::CLAIM_ANNOTATION) == name
+                && s.metadata
+                    .annotations
+                    .get(plan::claim::CLAIM_UID_ANNOTATION)
+                    == Some(&uid)
         };
         let taken = sandboxes.iter().filter(taken).count();
         if claim.status.phase != ClaimPhase::Completed {

@@ -89,6 +89,7 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
         epoch,
         container_id: "c1".into(),
         images: images.clone(),
+        layer: None,
         address: Address {
             via: Via::NetworkNamespace,
             ip: None,
@@ -147,9 +148,9 @@ impl World {
         let over = |at: Option<Timestamp>| at.is_some_and(|at| at <= self.now);
         Due {
             end: over(timers.end),
-            idle: over(timers.idle),
-            descend: over(timers.descend),
-            retry: over(timers.retry),
+            idle: over(timers.idle.map(|t| t.0)),
+            descend: over(timers.descend.map(|t| t.0)),
+            retry: over(timers.retry.map(|t| t.0)),
         }
     }
 
@@ -382,7 +383,8 @@ impl World {
                     None => (Vec::new(), 0),
                 };
                 let images = &self.record.spec.images;
-                let new = facts(WorkloadState::Running, Epoch(0), images);
+                let mut new = facts(WorkloadState::Running, Epoch(0), images);
+                new.layer = from.clone();
                 self.workload = Observed::Present(new);
             }
             return Ok(None);
