@@ -74,5 +74,5 @@ pub use kinds::{
     SandboxIndex, SnapshotCache, SnapshotIndex, TemplateCache,
 };
 pub use names::Names;
-pub use routing::{Dial, Routable, RoutingCache, RoutingIndex};
+pub use routing::{RoutingCache, RoutingIndex};
 pub use view::{Full, Identified, Indexes, NoIndex, Share, Term, View};

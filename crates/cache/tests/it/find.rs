@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
-use cache::{Dial, Routable, RoutingCache, RoutingIndex, SandboxIndex, Term};
+use cache::{RoutingCache, RoutingIndex, SandboxIndex, Term};
 use model::{
     Name, Namespace, SandboxId,
     lifecycle::{Phase, Traffic},
     sandbox::{Address, Sandbox, Via},
 };
+use routes::Route;
 use store::StoreExt as _;
 
 use crate::world::{World, at, key, sandbox, sandbox_in, settle};
@@ -17,6 +18,7 @@ fn names(found: &[Arc<Sandbox>]) -> Vec<String> {
 fn member(namespace: &str, name: &str, pool: &str) -> Sandbox {
     let mut sandbox = sandbox_in(namespace, name);
     sandbox.spec.owner = None;
+    sandbox.spec.epoch = model::Epoch(0);
     sandbox.spec.pool = Some(Name::new(pool).unwrap());
     sandbox.status.phase = Phase::Idle;
     sandbox
@@ -132,18 +134,12 @@ async fn the_routing_view_keeps_what_is_routed_by() {
     let one = world.put(one).await;
     let cache: RoutingCache = world.start(world.options()).await;
     let found = cache.find_one_by(RoutingIndex::Id, "i1").unwrap();
-    let expected = Routable {
-        namespace: Namespace::new("team").ok(),
-        name: Name::new("one").unwrap(),
-        id: SandboxId::new("i1").ok(),
-        uid: one.uid(),
-        epoch: one.spec.epoch,
-        traffic: Traffic::Running,
-        dial: Some(Dial::Pod([10, 1, 2, 3].into())),
-        wake_on_traffic: true,
-        owner: Namespace::new("team").ok(),
-        version: one.version(),
-    };
+    let expected = Route::of(&one).unwrap();
+    assert_eq!(expected.state, Traffic::Running);
+    assert_eq!(
+        expected.address,
+        Some(routes::Address::Pod([10, 1, 2, 3].into()))
+    );
     assert_eq!(*found, expected);
     assert_eq!(cache.find(&key("team", "one")), Some(found));
 }

@@ -90,7 +90,11 @@ fn sights(sandbox: &Sandbox) -> [Observed; 5] {
         Phase::Pending | Phase::Starting | Phase::Idle => Epoch(0),
         _ => sandbox.spec.epoch,
     };
-    let seen = |state| Observed::Present(facts(state, epoch, &sandbox.spec.images));
+    let seen = |state| {
+        let mut facts = facts(state, epoch, &sandbox.spec.images);
+        facts.layer.clone_from(&sandbox.status.snapshot);
+        Observed::Present(facts)
+    };
     [
         Observed::Absent,
         Observed::Partial,
@@ -265,7 +269,15 @@ fn a_resuming_one_is_made_from_its_layer_or_stays_asleep() {
         ASLEEP,
         ["→Paused", REMOVE, "→Paused", "→Paused", "→Paused"],
     );
-    let bare = facts(WorkloadState::Running, Epoch(0), &sandbox.spec.images);
+    let mut bare = facts(WorkloadState::Running, Epoch(0), &sandbox.spec.images);
+    let late = Observed::Present(bare.clone());
+    let plan = next(&sandbox, &late, Due::default(), RecyclePolicy::Recycle);
+    assert_eq!(
+        words(&plan),
+        REMOVE,
+        "a late first start has none of its files"
+    );
+    bare.layer = Some(layer());
     let bare = Observed::Present(bare);
     let plan = next(&sandbox, &bare, Due::default(), RecyclePolicy::Recycle);
     assert_eq!(
@@ -436,4 +448,16 @@ fn an_owner_is_told_apart_from_a_pool() {
     sandbox.spec.epoch = Epoch(3);
     sandbox.spec.owner = Some(owner());
     assert!(!was_released(&sandbox), "claimed");
+}
+
+#[test]
+fn a_workload_of_another_delivery_is_not_the_one_that_was_published() {
+    for phase in [Phase::Running, Phase::Pausing, Phase::Paused] {
+        let sandbox = standing(phase);
+        let late = facts(WorkloadState::Running, Epoch(0), &sandbox.spec.images);
+        let late = Observed::Present(late);
+        assert!(!super::agrees(&sandbox, &late));
+        let plan = next(&sandbox, &late, Due::default(), RecyclePolicy::Recycle);
+        assert_eq!(words(&plan), "→Stopped", "{phase}");
+    }
 }
