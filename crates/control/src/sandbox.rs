@@ -171,7 +171,12 @@ async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done>
     let mut next = sandbox.clone();
     let hopeless = !error.is_retryable();
     next.status = after_failure(sandbox, step, &error.to_string(), hopeless, view.now);
-    world.write_status(&next).await?;
+    if let Err(done) = world.write_status(&next).await {
+        // The failed call may still take effect, and its number was not used up: the next turn
+        // takes over from it as from another loop's.
+        world.abandon(sandbox.uid());
+        return Err(done);
+    }
     Err(Done::Retry)
 }
 

@@ -160,7 +160,12 @@ impl World {
         self.adopted.lock().insert(uid)
     }
 
-    /// Drops what is remembered of a sandbox that is gone.
+    /// Lets the next turn of a sandbox take over what this one could not finish recording.
+    pub(crate) fn abandon(&self, uid: Uid) {
+        self.adopted.lock().remove(&uid);
+    }
+
+    /// Drops what is remembered of sandboxes that are gone.
     pub(crate) fn disown(&self, known: &BTreeSet<Uid>) {
         self.adopted.lock().retain(|uid| known.contains(uid));
     }

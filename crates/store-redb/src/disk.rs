@@ -192,6 +192,11 @@ impl StorageBackend for Overlay {
         if offset + out.len() as u64 > above.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let end = offset + out.len() as u64;
+        let touched = offset / BLOCK as u64..end.div_ceil(BLOCK as u64);
+        if end <= above.visible && above.blocks.range(touched).next().is_none() {
+            return self.below.read(offset, out);
+        }
         for (block, start, range) in blocks(offset, out.len()) {
             let end = start + range.len();
             match above.blocks.get(&block) {

@@ -109,7 +109,7 @@ impl Shared {
     pub(crate) fn database(&self) -> Result<Arc<Database>, StoreError> {
         match &*self.slot.lock() {
             Slot::Open(db) => Ok(Arc::clone(db)),
-            Slot::Closed(reason) => Err(unavailable(Outcome::NotApplied, reason)),
+            Slot::Closed(reason) => Err(unavailable(Outcome::NotApplied, reason.clone())),
         }
     }
 
@@ -131,9 +131,9 @@ impl Shared {
 }
 
 /// The error for what the store could not do.
-pub(crate) fn unavailable(outcome: Outcome, reason: impl ToString) -> StoreError {
+pub(crate) fn unavailable(outcome: Outcome, reason: impl Into<Box<str>>) -> StoreError {
     StoreError::Unavailable {
         outcome,
-        reason: reason.to_string().into(),
+        reason: reason.into(),
     }
 }

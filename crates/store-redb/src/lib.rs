@@ -181,7 +181,11 @@ impl RedbStore {
         let Some((writer, _)) = &self.writer else {
             return Err(unavailable(Outcome::NotApplied, GONE));
         };
-        if writer.send(Message::Write(request, reply)).await.is_err() {
+        if writer
+            .send(Message::Write(Box::new(request), reply))
+            .await
+            .is_err()
+        {
             return Err(unavailable(Outcome::NotApplied, GONE));
         }
         // Unanswered means that the writer died with the request in its hands.
@@ -197,7 +201,7 @@ impl RedbStore {
                 // A full queue has a write in it, which notices by itself.
                 let _ = writer.try_send(Message::Check);
             }
-            Err(unavailable(Outcome::NotApplied, error))
+            Err(unavailable(Outcome::NotApplied, error.to_string()))
         })
     }
 }
@@ -232,7 +236,7 @@ impl Store for RedbStore {
         });
         let read = listed
             .await
-            .unwrap_or_else(|e| Err(unavailable(Outcome::NotApplied, e)))?;
+            .unwrap_or_else(|e| Err(unavailable(Outcome::NotApplied, e.to_string())))?;
         self.found(read)
     }
 

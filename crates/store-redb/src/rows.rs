@@ -301,7 +301,7 @@ mod tests {
             push_place(&mut row, namespace.as_ref(), &name);
             ((namespace, name), row)
         };
-        let mut places = vec![
+        let mut places = [
             place(Some("a-b"), "a"),
             place(Some("a"), "z"),
             place(None, "z"),

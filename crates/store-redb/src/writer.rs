@@ -39,7 +39,7 @@ const MAX_BATCH: usize = 1024;
 /// A batch takes no more requests once it has this many bytes.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 /// How often a closed database is tried again, in ticks.
-const RETRY_TICKS: u32 = 20;
+const RETRY_TICKS: u32 = 40;
 /// How soon requests are refused while it is closed.
 const TICK: Duration = Duration::from_millis(25);
 
@@ -47,7 +47,7 @@ const TICK: Duration = Duration::from_millis(25);
 #[derive(Debug)]
 pub(crate) enum Message {
     /// To write something.
-    Write(Request, Reply),
+    Write(Box<Request>, Reply),
     /// To look after the database: a read failed.
     Check,
 }
@@ -86,7 +86,7 @@ struct Done {
 /// A transaction that failed; `attempted` is what it would have done if the commit had begun.
 struct Failed {
     error: EngineError,
-    attempted: Option<Done>,
+    attempted: Option<Box<Done>>,
 }
 
 impl<E: Into<EngineError>> From<E> for Failed {
@@ -121,15 +121,15 @@ impl Writer {
     }
 
     /// Writes a batch that begins with this request. False: the database is closed now.
-    fn serve(&mut self, request: Request, reply: Reply) -> bool {
+    fn serve(&mut self, request: Box<Request>, reply: Reply) -> bool {
         let mut bytes = request.size();
-        let mut requests = vec![request];
+        let mut requests = vec![*request];
         let mut replies = vec![reply];
         while requests.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
             match self.inbox.try_recv() {
                 Ok(Message::Write(request, reply)) => {
                     bytes += request.size();
-                    requests.push(request);
+                    requests.push(*request);
                     replies.push(reply);
                 }
                 // A read failed: the transaction will find out by itself.
@@ -199,7 +199,7 @@ impl Writer {
             Ok(()) => Ok(done),
             Err(error) => Err(Failed {
                 error: error.into(),
-                attempted: Some(done),
+                attempted: Some(Box::new(done)),
             }),
         }
     }
@@ -222,15 +222,14 @@ impl Writer {
         let Failed { error, attempted } = failed;
         let reason = self.explain(&error);
         tracing::error!(%error, path = %self.disk.path().display(), "write failed; reopening the store");
-        let (answers, doubt) = match attempted {
-            None => (None, None),
-            Some(Done {
-                answers,
-                changes,
-                head,
-            }) => (Some(answers), Some(Doubt { head, changes })),
-        };
-        self.doubt = doubt;
+        let mut answers = None;
+        self.doubt = attempted.map(|done| {
+            answers = Some(done.answers);
+            Doubt {
+                head: done.head,
+                changes: done.changes,
+            }
+        });
         match (self.reopen(&reason), answers) {
             (Ok(Found::Applied), Some(answers)) => {
                 answer(replies, answers);

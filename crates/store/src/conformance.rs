@@ -146,7 +146,7 @@ async fn find(store: &dyn Store, key: &Key) -> Option<Sandbox> {
 }
 
 /// Sets a variable of the environment: the spec changes.
-fn set_env(sandbox: &mut Sandbox, value: impl ToString) {
+fn set_env(sandbox: &mut Sandbox, value: usize) {
     sandbox.spec.env.insert("N", value.to_string());
 }
 

@@ -26,9 +26,10 @@ use store_redb::{Options, RedbStore};
 const RECORDS: usize = 10_000;
 const MANY: usize = 100_000;
 const WRITERS: usize = 256;
-const ROUNDS: usize = 8;
-const WRITES_PER_ROUND: usize = 400;
-const CROWD_TIME: Duration = Duration::from_millis(1500);
+/// Short turns and many, so that a disk that others use disturbs both sides alike.
+const ROUNDS: usize = 40;
+const WRITES_PER_ROUND: usize = 100;
+const CROWD_TIME: Duration = Duration::from_millis(300);
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
 
     let store = Arc::new(open("store")?);
-    let records = fill(&store, RECORDS).await?;
+    let mut records = fill(&store, RECORDS).await?;
     println!(
         "one record takes {} bytes; the store holds {RECORDS}",
         records[0].size()
@@ -65,16 +66,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut single_now = Samples::default();
         for i in 0..WRITES_PER_ROUND {
             let at = (round * WRITES_PER_ROUND + i) * 7919 % RECORDS;
-            let current = store
-                .get(&records[at].key())
-                .await?
-                .ok_or("a record is gone")?;
-            let change = next_change(&current, i);
+            let change = next_change(&records[at], i);
             let began = clock.monotonic();
-            store.update(change).await?;
+            records[at] = store.update(change).await?;
             single_now.record(clock.monotonic() - began);
         }
-        let (count, took) = write_in_a_crowd(&store, &records, &clock).await;
+        let (count, took) = write_in_a_crowd(&store, &mut records, &clock).await;
         let crowd_rate = count as f64 / took.as_secs_f64();
         let raw_rate = 1.0 / raw_now.quantile(0.5).as_secs_f64();
         ratios.push((
@@ -92,16 +89,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:<44} {rate:>8.0} writes/s",
         format!("store: {WRITERS} writers")
     );
-    let ratio = |q: f64| single.quantile(q).as_secs_f64() / raw.quantile(q).as_secs_f64();
-    verdict("one writer / raw, p50", ratio(0.5), Target::AtMost(2.0));
-    println!("{:<44} {:>8.2}", "one writer / raw, p99", ratio(0.99));
-    let raw_rate = 1.0 / raw.quantile(0.5).as_secs_f64();
+    let (single_ratios, crowd_ratios): (Vec<_>, Vec<_>) = ratios.into_iter().unzip();
+    let (low, middle, high) = spread(single_ratios);
     verdict(
-        "256 writers / raw, rate",
-        rate / raw_rate,
+        "one writer / raw, p50, median of rounds",
+        middle,
+        Target::AtMost(2.0),
+    );
+    println!("{:<44} {low:>8.2} to {high:.2}", "  over all rounds");
+    let p99 = single.quantile(0.99).as_secs_f64() / raw.quantile(0.99).as_secs_f64();
+    println!("{:<44} {p99:>8.2}", "one writer / raw, p99");
+    let (low, middle, high) = spread(crowd_ratios);
+    verdict(
+        "256 writers / raw, rate, median of rounds",
+        middle,
         Target::AtLeast(5.0),
     );
-    print_spread(&ratios);
+    println!("{:<44} {low:>8.2} to {high:.2}", "  over all rounds");
 
     measure_reads(&store, &records, &*clock).await?;
     drop(store);
@@ -120,35 +124,38 @@ fn append_raw(file: &mut File, clock: &dyn Clock, samples: &mut Samples) -> std:
     Ok(())
 }
 
-/// Each writer changes records of its own, one after another, as fast as it is answered.
+/// Each writer changes records of its own, one after another, as fast as it is answered. It keeps
+/// what it was answered, as a controller keeps its cache.
 async fn write_in_a_crowd(
     store: &Arc<RedbStore>,
-    records: &[Arc<Record>],
+    records: &mut [Arc<Record>],
     clock: &Arc<dyn Clock>,
 ) -> (usize, Duration) {
     let tasks = Tasks::default();
     let stop = Arc::new(AtomicBool::new(false));
+    let mut shares: Vec<Vec<(usize, Arc<Record>)>> = vec![Vec::new(); WRITERS];
+    for (n, record) in records.iter().enumerate() {
+        // Neighbours belong to different writers, and no writer goes in the order of the keys.
+        shares[n * 7919 % records.len() % WRITERS].push((n, Arc::clone(record)));
+    }
     let began = clock.monotonic();
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|writer| {
+    let writers: Vec<_> = shares
+        .into_iter()
+        .map(|mut mine| {
             let store = Arc::clone(store);
             let stop = Arc::clone(&stop);
-            let mine: Vec<_> = (0..records.len() / WRITERS)
-                .map(|i| records[(i * WRITERS + writer) * 7919 % records.len()].key())
-                .collect();
             tasks.spawn(async move {
                 let mut done = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    let key = &mine[done % mine.len()];
-                    let Ok(Some(current)) = store.get(key).await else {
+                    let at = done * 17 % mine.len();
+                    let change = next_change(&mine[at].1, done);
+                    let Ok(written) = store.update(change).await else {
                         break;
                     };
-                    if store.update(next_change(&current, done)).await.is_err() {
-                        break;
-                    }
+                    mine[at].1 = written;
                     done += 1;
                 }
-                done
+                (done, mine)
             })
         })
         .collect();
@@ -156,7 +163,13 @@ async fn write_in_a_crowd(
     stop.store(true, Ordering::Relaxed);
     let mut count = 0;
     for writer in writers {
-        count += writer.await.unwrap_or(0);
+        let Ok((done, mine)) = writer.await else {
+            continue;
+        };
+        count += done;
+        for (n, record) in mine {
+            records[n] = record;
+        }
     }
     (count, clock.monotonic() - began)
 }
@@ -221,18 +234,14 @@ async fn measure_reopening(
     Ok(())
 }
 
-fn print_spread(ratios: &[(f64, f64)]) {
-    let span = |pick: fn(&(f64, f64)) -> f64| {
-        let values = ratios.iter().map(pick);
-        let (low, high) = values.fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)));
-        format!("{low:.2} to {high:.2}")
-    };
-    println!(
-        "over {} rounds: one writer {}, 256 writers {}",
-        ratios.len(),
-        span(|r| r.0),
-        span(|r| r.1)
-    );
+/// The lowest, the middle and the highest.
+fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (
+        values[0],
+        values[values.len() / 2],
+        values[values.len() - 1],
+    )
 }
 
 /// Creates sandboxes such as a busy installation has, many at a time.

@@ -78,7 +78,7 @@ async fn a_restored_store_is_a_new_incarnation_and_old_watchers_are_told_to_list
     assert!(begins > seen && begins > lost.version());
     let store = open(&data).unwrap();
     assert_eq!(store.version(), begins);
-    assert_eq!(all(&store).await, [kept.clone()]);
+    assert_eq!(all(&store).await, std::slice::from_ref(&kept));
     for old in [seen, kept.version(), lost.version()] {
         match store.watch(Scope::kind(KIND), old).await {
             Err(StoreError::Expired { after }) => assert_eq!(after, old),

@@ -176,7 +176,7 @@ pub async fn the_generation_counts_changes_of_the_spec_only(store: Arc<dyn Store
 pub async fn a_status_update_leaves_the_spec_half_alone(store: Arc<dyn Store>) {
     let before = created(&*store, "team", "box").await;
     let mut changed = before.clone();
-    set_env(&mut changed, "not meant to be written");
+    set_env(&mut changed, 99);
     changed.metadata.labels.insert("not", "meant");
     changed
         .metadata
