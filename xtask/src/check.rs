@@ -27,7 +27,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     step("simulator", || {
         command::run(
             cargo()
-                .args(["run", "--release", "--package", "dormouse-sim", "--"])
+                .args(["run", "--package", "dormouse-sim", "--"])
                 .args(["--seeds", SEEDS]),
         )
     })?;

@@ -210,9 +210,12 @@ impl World {
 /// What a failed write means for a turn.
 pub(crate) fn lost(key: &Key, error: &StoreError) -> Done {
     match error {
-        // The cache will show what happened; looking too early only conflicts again.
-        StoreError::Conflict { .. } | StoreError::AlreadyExists(_) => Done::Again,
-        StoreError::NotFound(_) | StoreError::OtherUid { .. } => Done::Again,
+        // What happened arrives in the cache and asks for the next turn; until then waiting longer
+        // each time keeps a cache that lags from being answered with a storm of conflicts.
+        StoreError::Conflict { .. }
+        | StoreError::AlreadyExists(_)
+        | StoreError::NotFound(_)
+        | StoreError::OtherUid { .. } => Done::Retry,
         StoreError::Unavailable {
             outcome: Outcome::NotApplied | Outcome::Unknown,
             ..

@@ -206,9 +206,9 @@ impl MemoryStore {
     fn write(
         &self,
         key: &Key,
+        fault: WriteFault,
         effect: impl FnOnce(Option<&Arc<Record>>, Stamp) -> Result<Effect, StoreError>,
     ) -> Result<Effect, StoreError> {
-        let fault = self.faults.next_write();
         if fault == WriteFault::FailBefore {
             return Err(unavailable("injected before the write"));
         }
@@ -324,22 +324,31 @@ impl Store for MemoryStore {
 
     async fn create(&self, draft: Draft) -> Result<Arc<Record>, StoreError> {
         let uid = Uid::from_random(self.entropy.u128());
-        self.write(&draft.key(), |current, at| {
+        // Nobody is before a creation but a namesake, and that is another answer.
+        let fault = match self.faults.next_write() {
+            WriteFault::Conflict => WriteFault::None,
+            other => other,
+        };
+        self.write(&draft.key(), fault, |current, at| {
             rules::create(current, draft, uid, at)
         })
         .map(Effect::into_record)
     }
 
     async fn update(&self, change: Change) -> Result<Arc<Record>, StoreError> {
-        self.write(&change.key.clone(), |current, at| {
+        let fault = self.faults.next_write();
+        self.write(&change.key.clone(), fault, |current, at| {
             rules::update(current, change, at)
         })
         .map(Effect::into_record)
     }
 
     async fn delete(&self, key: &Key, only_if: Precondition) -> Result<Deletion, StoreError> {
-        self.write(key, |current, at| rules::delete(current, key, only_if, at))
-            .map(Effect::into_deletion)
+        let fault = self.faults.next_write();
+        self.write(key, fault, |current, at| {
+            rules::delete(current, key, only_if, at)
+        })
+        .map(Effect::into_deletion)
     }
 
     async fn watch(&self, scope: Scope, after: Version) -> Result<Box<dyn Watch>, StoreError> {

@@ -1,0 +1,80 @@
+//! The promises hold for a thousand seeds, the same seed gives the same world, and every defect
+//! put in on purpose is caught.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use sim::{Outcome, Plant, Size, run};
+
+/// Runs seeds on as many threads as there are cores until one breaks a promise, or all are done.
+fn search(seeds: Range<u64>, plant: Option<Plant>) -> Option<Outcome> {
+    let next = AtomicU64::new(seeds.start);
+    let found = std::sync::Mutex::new(None::<Outcome>);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || found.lock().unwrap().is_some() {
+                        return;
+                    }
+                    let outcome = run(seed, Size::default(), plant);
+                    if !outcome.violations.is_empty() {
+                        *found.lock().unwrap() = Some(outcome);
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+/// A taste: the checks of the project run a thousand with the simulator itself.
+#[test]
+fn a_hundred_seeds_keep_every_promise() {
+    if let Some(broken) = search(0..100, None) {
+        let violations: Vec<_> = broken.violations.iter().map(ToString::to_string).collect();
+        let seed = broken.seed;
+        panic!(
+            "seed {seed} broke its promises; replay with\n  cargo run -p dormouse-sim -- --seed {seed} --trace\n{}",
+            violations.join("\n")
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_world() {
+    for seed in 0..8 {
+        let first = run(seed, Size::default(), None);
+        let second = run(seed, Size::default(), None);
+        assert_eq!(first.fingerprint, second.fingerprint, "seed {seed}");
+        assert!(first.fingerprint.0 > 50, "seed {seed} did next to nothing");
+    }
+}
+
+/// One test per defect; `from` is where the search begins, to save time.
+macro_rules! caught {
+    ($($name:ident: $plant:ident from $from:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            let caught = search($from..$from + 500, Some(Plant::$plant));
+            assert!(caught.is_some(), "the checker missed {:?}", Plant::$plant);
+        }
+    )*};
+}
+
+caught! {
+    writers_that_do_not_compare_are_caught: BlindWrites from 0;
+    deletions_that_do_not_compare_are_caught: BlindDeletes from 0;
+    watches_that_lose_changes_are_caught: LostEvents from 0;
+    members_that_are_not_cleaned_are_caught: DirtyReset from 0;
+    a_runtime_that_does_not_fence_is_caught: NoFence from 300;
+    captures_that_are_not_durable_are_caught: LostLayer from 0;
+    left_over_workloads_are_caught: NoSweep from 0;
+    time_taken_from_the_wall_clock_is_caught: WallClock from 40;
+    routes_without_versions_are_caught: BlindRoutes from 0;
+    gateways_that_serve_before_they_know_are_caught: EmptyTable from 0;
+}
