@@ -24,12 +24,16 @@ impl Samples {
     pub fn record(&mut self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // Grows to what it is given; only a range set in advance can be too small.
-        self.0.record(nanos.max(1)).expect("the histogram resizes itself");
+        self.0
+            .record(nanos.max(1))
+            .expect("the histogram resizes itself");
     }
 
     /// Adds all of another's.
     pub fn merge(&mut self, other: &Self) {
-        self.0.add(&other.0).expect("both histograms have the same precision");
+        self.0
+            .add(&other.0)
+            .expect("both histograms have the same precision");
     }
 
     /// The latency that this share (0 to 1) of samples stays within.

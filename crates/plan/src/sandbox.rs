@@ -10,11 +10,12 @@
 //! 4. released by its owner → clean it, or remove it
 //! 5. otherwise: by phase, one step towards the desired state
 
+mod record;
+
 use model::{
     Digest, Sandbox, Timestamp,
     event::Severity,
     lifecycle::{OperationKind, Phase, was_released},
-    meta::{Condition, ConditionStatus, set_condition},
     pool::RecyclePolicy,
     sandbox::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
@@ -22,6 +23,9 @@ use model::{
     },
     workload::{Facts, Observed, WorkloadState},
 };
+
+pub(crate) use record::note;
+use record::{begin, error_of, finish, next_id, operation_failed, settle, timed_out};
 
 use crate::{Note, Plan, claim::SWAPPED_ANNOTATION, failure::after_failure};
 
@@ -707,105 +711,6 @@ fn rung(view: View<'_>) -> SnapshotType {
         .pause_policy
         .as_ref()
         .map_or(SnapshotType::Freeze, |p| p.snapshot_type)
-}
-
-/// Whether an operation was given up. A change of what is wanted makes it worth trying again, but
-/// for a start: its remains are on their way out.
-fn operation_failed(view: View<'_>, kind: OperationKind) -> bool {
-    let operation = view.sandbox.status.last_operation.as_ref();
-    operation.is_some_and(|op| {
-        op.kind == kind
-            && op.state == OperationState::Failed
-            && (op.generation == view.sandbox.metadata.generation || kind == OperationKind::Start)
-    })
-}
-
-fn error_of(view: View<'_>) -> Box<str> {
-    let operation = view.sandbox.status.last_operation.as_ref();
-    operation
-        .and_then(|op| op.error.clone())
-        .unwrap_or_else(|| "it failed".into())
-}
-
-fn next_id(status: &SandboxStatus) -> model::OperationId {
-    status
-        .last_operation
-        .as_ref()
-        .map(|op| op.id)
-        .unwrap_or_default()
-        .next()
-}
-
-/// The status that records an operation before it is begun.
-fn begin(view: View<'_>, kind: OperationKind, phase: Phase) -> Box<SandboxStatus> {
-    let mut status = settle(view, phase, None);
-    status.last_operation = Some(Box::new(Operation {
-        kind,
-        id: next_id(&view.sandbox.status),
-        generation: view.sandbox.metadata.generation,
-        state: OperationState::InFlight,
-        started_at: view.now,
-        attempts: 0,
-        error: None,
-    }));
-    status
-}
-
-/// The status in a new phase; an operation of the kind that led there has succeeded.
-fn settle(view: View<'_>, phase: Phase, done: Option<OperationKind>) -> Box<SandboxStatus> {
-    let mut status = Box::new(view.sandbox.status.clone());
-    status.phase = phase;
-    status.observed_generation = view.sandbox.metadata.generation;
-    if let Some(kind) = done {
-        finish(&mut status, kind);
-    }
-    let ready = match phase {
-        Phase::Running | Phase::Idle => ConditionStatus::True,
-        Phase::Unknown => ConditionStatus::Unknown,
-        Phase::Pending
-        | Phase::Starting
-        | Phase::Pausing
-        | Phase::Paused
-        | Phase::Resuming
-        | Phase::Stopping
-        | Phase::Stopped
-        | Phase::Failed => ConditionStatus::False,
-    };
-    set_condition(
-        &mut status.conditions,
-        Condition {
-            kind: "Ready".into(),
-            status: ready,
-            reason: phase.as_str().into(),
-            message: Box::default(),
-            last_transition_time: view.now,
-            observed_generation: view.sandbox.metadata.generation,
-        },
-    );
-    status
-}
-
-fn finish(status: &mut SandboxStatus, kind: OperationKind) {
-    if let Some(op) = status.last_operation.as_mut().filter(|op| op.kind == kind) {
-        op.state = OperationState::Succeeded;
-        op.error = None;
-    }
-}
-
-pub(crate) fn note(severity: Severity, reason: &'static str, message: &str) -> Note {
-    Note {
-        severity,
-        reason,
-        message: message.into(),
-    }
-}
-
-fn timed_out(what: &str) -> Note {
-    note(
-        Severity::Normal,
-        "TimedOut",
-        &format!("{what}: its deadline has passed"),
-    )
 }
 
 #[cfg(test)]

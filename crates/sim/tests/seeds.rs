@@ -6,30 +6,31 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use sim::{Outcome, Plant, Size, run};
 
 /// Runs seeds on as many threads as there are cores until one breaks a promise, or all are done.
 fn search(seeds: Range<u64>, plant: Option<Plant>) -> Option<Outcome> {
     let next = AtomicU64::new(seeds.start);
-    let found = std::sync::Mutex::new(None::<Outcome>);
+    let found = Mutex::new(None::<Outcome>);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || found.lock().unwrap().is_some() {
+                    if seed >= seeds.end || found.lock().is_some() {
                         return;
                     }
                     let outcome = run(seed, Size::default(), plant);
                     if !outcome.violations.is_empty() {
-                        *found.lock().unwrap() = Some(outcome);
+                        *found.lock() = Some(outcome);
                     }
                 }
             });
         }
     });
-    found.into_inner().unwrap()
+    found.into_inner()
 }
 
 /// A taste: the checks of the project run a thousand with the simulator itself.

@@ -45,15 +45,13 @@ impl Rules for SandboxSpec {
 
     fn keep(old: &Object<Self>, new: &mut Object<Self>) {
         let (old, new) = (&old.spec, &mut new.spec);
+        // What belongs to a delivery stays with it, whether or not the file says so.
         if new.epoch == Epoch(0) {
             new.epoch = old.epoch;
         }
-        // What belongs to a delivery stays with it; a claim brings its own.
-        if new.epoch == old.epoch {
-            new.owner = new.owner.take().or_else(|| old.owner.clone());
-            new.sandbox_id = new.sandbox_id.take().or_else(|| old.sandbox_id.clone());
-            new.claimed_at = new.claimed_at.or(old.claimed_at);
-        }
+        new.owner = new.owner.take().or_else(|| old.owner.clone());
+        new.sandbox_id = new.sandbox_id.take().or_else(|| old.sandbox_id.clone());
+        new.claimed_at = new.claimed_at.or(old.claimed_at);
     }
 
     fn check(object: &Object<Self>, problems: &mut Problems) {
@@ -119,22 +117,11 @@ impl Rules for SandboxSpec {
         const ANOTHER: &str = "create another sandbox";
         problems.immutable("spec.template", &old.template, &new.template, ANOTHER);
         problems.immutable("spec.pool", &old.pool, &new.pool, ANOTHER);
-        if new.epoch < old.epoch {
-            problems.add(
-                "spec.epoch",
-                Cause::Forbidden,
-                format!(
-                    "{} is before {}, and deliveries only count up",
-                    new.epoch.0, old.epoch.0
-                ),
-                "leave it out",
-            );
-        }
-        // A claim raises the epoch and mints a new id; within a delivery the id is for life.
-        if new.epoch <= old.epoch && old.sandbox_id.is_some() {
-            let remedy = "delete this sandbox to end its delivery";
-            problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, remedy);
-        }
+        // A delivery is made by a claim, never by an edit: its id, owner and count go together.
+        let remedy = "use a SandboxClaim to claim a member, and delete a sandbox to end it";
+        problems.immutable("spec.epoch", &old.epoch, &new.epoch, remedy);
+        problems.immutable("spec.owner", &old.owner, &new.owner, remedy);
+        problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, remedy);
     }
 }
 

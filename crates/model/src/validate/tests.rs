@@ -242,7 +242,7 @@ fn what_is_for_life_cannot_be_changed() {
             Some("spec.pool"),
         ),
         ("Sandbox", id("a", 2), id("b", 2), Some("spec.sandboxId")),
-        ("Sandbox", id("a", 2), id("b", 3), None),
+        ("Sandbox", id("a", 2), id("a", 3), Some("spec.epoch")),
         ("Sandbox", id("a", 2), id("a", 1), Some("spec.epoch")),
         (
             "SandboxClaim",
