@@ -137,6 +137,7 @@ impl RedbStore {
             clock,
             options,
             head,
+            last_batch: 0,
             doubt: None,
         };
         let thread = thread::Builder::new()

@@ -38,6 +38,8 @@ use crate::{
 const MAX_BATCH: usize = 1024;
 /// A batch takes no more requests once it has this many bytes.
 const MAX_BATCH_BYTES: usize = 4 << 20;
+/// How often the writer looks for more requests before it stops waiting for them: microseconds.
+const PATIENCE: u32 = 32;
 /// How often a closed database is tried again, in ticks.
 const RETRY_TICKS: u32 = 40;
 /// How soon requests are refused while it is closed.
@@ -65,6 +67,8 @@ pub(crate) struct Writer {
     pub(crate) options: Options,
     /// The last version that is durable and published.
     pub(crate) head: Version,
+    /// How many requests the last batch had.
+    pub(crate) last_batch: usize,
     /// A commit that failed in a way that leaves open whether it happened.
     pub(crate) doubt: Option<Doubt>,
 }
@@ -108,7 +112,7 @@ enum Found {
 impl Writer {
     /// Serves until the store is dropped.
     pub(crate) fn run(mut self) {
-        while let Some(first) = self.inbox.blocking_recv() {
+        while let Some(first) = self.next() {
             let open = match first {
                 Message::Write(request, reply) => self.serve(request, reply),
                 Message::Check => self.check(),
@@ -120,23 +124,46 @@ impl Writer {
         self.shared.close("the store is closed");
     }
 
+    /// The next message; `None` once the store is dropped.
+    fn next(&mut self) -> Option<Message> {
+        // Who was just answered often asks again at once. Looking a few times is quicker than
+        // sleeping and being woken, and yields the processor to whoever is about to ask.
+        for _ in 0..PATIENCE {
+            match self.inbox.try_recv() {
+                Ok(message) => return Some(message),
+                Err(mpsc::error::TryRecvError::Empty) => thread::yield_now(),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+            }
+        }
+        self.inbox.blocking_recv()
+    }
+
     /// Writes a batch that begins with this request. False: the database is closed now.
     fn serve(&mut self, request: Box<Request>, reply: Reply) -> bool {
         let mut bytes = request.size();
         let mut requests = vec![*request];
         let mut replies = vec![reply];
+        let mut patience = PATIENCE;
         while requests.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
             match self.inbox.try_recv() {
                 Ok(Message::Write(request, reply)) => {
                     bytes += request.size();
                     requests.push(*request);
                     replies.push(reply);
+                    patience = PATIENCE;
                 }
                 // A read failed: the transaction will find out by itself.
                 Ok(Message::Check) => {}
+                // As many as were just answered are likely on their way: one sync for all of them
+                // is worth a moment. A lone writer is never waited for.
+                Err(_) if requests.len() < self.last_batch && patience > 0 => {
+                    patience -= 1;
+                    thread::yield_now();
+                }
                 Err(_) => break,
             }
         }
+        self.last_batch = requests.len();
         if let Some(reason) = self.no_room(bytes) {
             refuse(replies, Outcome::NotApplied, &reason);
             return true;
