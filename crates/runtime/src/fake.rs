@@ -182,6 +182,23 @@ impl FakeRuntime {
             .map_or(CallFault::None, |decide| decide(call, uid))
     }
 
+    /// A call that only looks has no effect to happen half-way or late.
+    async fn look(&self, call: Call, uid: Option<Uid>) -> Result<(), RuntimeError> {
+        match self.fault(call, uid) {
+            CallFault::None => Ok(()),
+            CallFault::Slow(by) => {
+                tokio::time::sleep(by).await;
+                Ok(())
+            }
+            CallFault::FailBefore
+            | CallFault::FailAfter
+            | CallFault::EffectLater(_)
+            | CallFault::HalfWay => Err(RuntimeError::Failed(
+                format!("injected failure of {call:?}").into(),
+            )),
+        }
+    }
+
     /// Runs one call under its fault. The effect belongs to the runtime, not to the caller: it
     /// happens even if the caller stops waiting.
     async fn perform<T: Send + 'static>(
@@ -329,16 +346,7 @@ impl FakeWorkload {
 #[async_trait]
 impl Runtime for FakeRuntime {
     async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
-        match self.fault(Call::Inspect, Some(uid)) {
-            CallFault::None => {}
-            CallFault::Slow(by) => tokio::time::sleep(by).await,
-            CallFault::FailBefore
-            | CallFault::FailAfter
-            | CallFault::EffectLater(_)
-            | CallFault::HalfWay => {
-                return Err(RuntimeError::Failed("injected failure of Inspect".into()));
-            }
-        }
+        self.look(Call::Inspect, Some(uid)).await?;
         let world = self.inner.world.lock();
         Ok(world
             .workloads
@@ -347,16 +355,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
-        match self.fault(Call::List, None) {
-            CallFault::None => {}
-            CallFault::Slow(by) => tokio::time::sleep(by).await,
-            CallFault::FailBefore
-            | CallFault::FailAfter
-            | CallFault::EffectLater(_)
-            | CallFault::HalfWay => {
-                return Err(RuntimeError::Failed("injected failure of List".into()));
-            }
-        }
+        self.look(Call::List, None).await?;
         let world = self.inner.world.lock();
         Ok(world
             .workloads
