@@ -288,14 +288,14 @@ fn a_manifest_that_does_not_mention_what_the_server_minted_leaves_it_alone() {
     let replaced = change("Sandbox", &old, &json!({"env": {"A": "2"}}), Omission::Keep);
     assert_eq!(replaced.problems, []);
     assert_eq!(replaced.spec, old.spec.replace("\"1\"", "\"2\""));
-    // A patch that takes the id away means it.
+    // A patch that takes them away means it.
     let patched = change(
         "Sandbox",
         &old,
         &json!({"env": {"A": "2"}, "epoch": 1}),
         Omission::Remove,
     );
-    assert_eq!(fields(&patched), ["spec.sandboxId"]);
+    assert_eq!(fields(&patched), ["spec.owner", "spec.sandboxId"]);
 }
 
 #[test]
