@@ -1,18 +1,31 @@
 //! Request bodies: JSON or YAML to a value, with every duplicate field named.
 
-use std::{cell::RefCell, fmt};
+use std::{cell::RefCell, fmt, time::Duration};
 
-use axum::extract::{FromRequest, Request};
+use axum::{
+    body::Body,
+    extract::{FromRequest, Request},
+};
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
-use crate::{refusal::Refusal, resource_api::Api};
+use crate::{
+    refusal::{MAX_NAMED, Refusal},
+    resource_api::Api,
+};
 
 /// Deepest nesting of a body. The JSON parser has the same limit.
 pub(crate) const MAX_DEPTH: usize = 128;
+
+/// How much of a field's name is repeated in the path to it, in bytes.
+const MAX_STEP: usize = 256;
+/// How much of a body that is too long is read and thrown away, and for how long.
+const MAX_DISCARDED: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The bytes of a body within the limit, and what they claim to be.
 #[derive(Debug)]
@@ -32,20 +45,46 @@ impl FromRequest<Api> for RawBody {
             .headers()
             .get(header::CONTENT_LENGTH)
             .and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+        let mut body = request.into_body();
         if announced.is_some_and(|length| length > limit) {
+            discard(&mut body).await;
             return Err(too_large());
         }
-        let bytes = match Limited::new(request.into_body(), limit).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => return Err(too_large()),
-            Err(_) => {
-                return Err(Refusal::bad_request(
-                    "the request body ended early: send it again",
-                ));
+        // From the first byte to the last, so that one byte now and then keeps nothing alive.
+        let patience = api.limits.body_timeout;
+        let collected = timeout(patience, Limited::new(&mut body, limit).collect()).await;
+        match collected {
+            Ok(Ok(body)) => Ok(Self {
+                bytes: body.to_bytes(),
+                media,
+            }),
+            Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
+                discard(&mut body).await;
+                Err(too_large())
             }
-        };
-        Ok(Self { bytes, media })
+            Ok(Err(_)) => Err(Refusal::bad_request(
+                "the request body ended early: send it again",
+            )),
+            Err(_) => Err(Refusal::body_too_slow(patience)),
+        }
     }
+}
+
+/// Reads on for a moment what nobody wants. Most clients look for an answer only once they have sent
+/// everything, and a connection that is closed before tells them nothing.
+async fn discard(body: &mut Body) {
+    let mut left = MAX_DISCARDED;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Either way the answer is the same.
+    let _ = timeout(DISCARD_TIMEOUT, reading).await;
 }
 
 fn media_type(headers: &HeaderMap) -> Option<String> {
@@ -73,7 +112,8 @@ impl RawBody {
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) value: Value,
-    /// Paths of fields that were there more than once; the last one counts.
+    /// Paths of fields that were there more than once, the first [`MAX_NAMED`] of them; the last
+    /// value counts.
     pub(crate) duplicates: Vec<String>,
 }
 
@@ -121,6 +161,8 @@ impl Notes {
     fn path_to(&self, field: &str) -> String {
         let mut text = String::new();
         for step in self.path.borrow().iter().map(String::as_str).chain([field]) {
+            // Short messages can have long paths, and each duplicate has one.
+            let step = &step[..step.floor_char_boundary(MAX_STEP)];
             if !text.is_empty() && !step.starts_with('[') {
                 text.push('.');
             }
@@ -193,7 +235,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(name) = map.next_key::<String>()? {
-            if fields.contains_key(&name) {
+            if fields.contains_key(&name) && self.0.duplicates.borrow().len() < MAX_NAMED {
                 let path = self.0.path_to(&name);
                 self.0.duplicates.borrow_mut().push(path);
             }

@@ -1,11 +1,15 @@
 //! What happens around every request: its id, limits, the token, and errors in one shape.
 
+use std::sync::Arc;
+
 use axum::{
+    body::{Body, HttpBody as _},
     extract::{Request, State},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use http_body_util::BodyExt as _;
 
 use crate::{health::OPEN_PATHS, refusal::Refusal, resource_api::Api};
 
@@ -57,14 +61,46 @@ pub(crate) async fn guard(State(api): State<Api>, request: Request, next: Next) 
     if length > api.limits.uri_bytes {
         return Refusal::uri_too_long(api.limits.uri_bytes).into_response();
     }
-    let authorization = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .map(HeaderValue::as_bytes);
+    let mut authorizations = request.headers().get_all(header::AUTHORIZATION).iter();
+    // Of two, a proxy may have looked at the other one.
+    let authorization = match (authorizations.next(), authorizations.next()) {
+        (Some(only), None) => Some(only.as_bytes()),
+        (_, _) => None,
+    };
     if !OPEN_PATHS.contains(&uri.path()) && !api.auth.admits(authorization) {
         return Refusal::unauthorized().into_response();
     }
     next.run(request).await
+}
+
+/// Answers that are shorter than this are not counted.
+const LONG_ANSWER: u64 = 64 << 10;
+
+/// Bounds what all long answers to reads take together while slow clients have not read them. A write
+/// is always answered: its client must know.
+pub(crate) async fn bound_unread(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let reads = request.method().is_safe();
+    let response = next.run(request).await;
+    let Some(length) = response.body().size_hint().exact() else {
+        return response;
+    };
+    if !reads || length < LONG_ANSWER {
+        return response;
+    }
+    let limit = api.limits.unread_bytes;
+    // One answer alone is always sent, or a long list could never be read.
+    let wanted = (length >> 10).min(limit as u64 >> 10);
+    let permits = u32::try_from(wanted).unwrap_or(u32::MAX);
+    match Arc::clone(&api.unread_permits).try_acquire_many_owned(permits) {
+        // It goes with the body, when that is sent or dropped.
+        Ok(permit) => response.map(|body| {
+            Body::new(body.map_err(move |error| {
+                let _ = &permit;
+                error
+            }))
+        }),
+        Err(_) => Refusal::too_much_unread(limit).into_response(),
+    }
 }
 
 /// Gives a body to the router's own refusals of a method.

@@ -91,6 +91,10 @@ pub fn router(api: Arc<ResourceApi>) -> Router {
         .layer(middleware::from_fn(layers::explain))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&api),
+            layers::bound_unread,
+        ))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&api),
             layers::guard,
         ))
         .layer(middleware::from_fn_with_state(

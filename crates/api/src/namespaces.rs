@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use axum::{
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     response::Response,
 };
 use model::{
@@ -66,9 +66,10 @@ pub(crate) async fn list(State(api): State<Api>, accept: Accept) -> Result<Respo
 
 pub(crate) async fn get(
     State(api): State<Api>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     accept: Accept,
 ) -> Result<Response, Refusal> {
+    let Path(name) = name.map_err(|_| Refusal::no_such_path())?;
     let absent = || {
         Refusal::not_found(About {
             group: "",

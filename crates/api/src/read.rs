@@ -110,6 +110,8 @@ async fn list(
             ));
         }
     };
+    // A list is in memory as records and as text: only so many at a time. Never closed.
+    let _turn = api.list_permits.acquire().await.ok();
     let found = find(api, selector, limit, page.as_ref()).await?;
     match wanted {
         Some(wanted) if wanted > found.version => {

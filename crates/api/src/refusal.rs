@@ -3,6 +3,8 @@
 //! The table from [`StoreError`] to HTTP is here and nowhere else. What operators should know and
 //! callers should not is logged here, once.
 
+use std::time::Duration;
+
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
@@ -11,6 +13,13 @@ use http::{HeaderValue, StatusCode, header};
 use model::{Key, Version, kinds, meta::GROUP, validate::Problem};
 use serde_json::{Value, json};
 use store::{Outcome, StoreError};
+
+/// The most fields that one answer names. Who has more of them wrong gets the next ones next time.
+pub(crate) const MAX_NAMED: usize = 100;
+/// Longest message of an answer, in bytes: messages repeat what was sent, some of it more than once.
+const MAX_MESSAGE: usize = 16 << 10;
+/// Longest name of a field, or word about one, in bytes.
+const MAX_WORDS: usize = 1 << 10;
 
 /// A request that was not served. Boxed, for it is carried along where all is well too.
 #[derive(Debug)]
@@ -68,7 +77,7 @@ impl Refusal {
         Self(Box::new(Facts {
             code,
             reason,
-            message: message.into(),
+            message: clip(message.into(), MAX_MESSAGE),
             about: None,
             causes: Vec::new(),
             retry_after: None,
@@ -155,6 +164,17 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn body_too_slow(limit: Duration) -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "Timeout",
+            format!(
+                "the request body did not arrive within {} seconds: nothing was written; send it again, faster",
+                limit.as_secs()
+            ),
+        )
+    }
+
     pub(crate) fn uri_too_long(limit: usize) -> Self {
         Self::new(
             StatusCode::URI_TOO_LONG,
@@ -189,6 +209,18 @@ impl Refusal {
         refusal
     }
 
+    pub(crate) fn too_much_unread(limit: usize) -> Self {
+        let mut refusal = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "TooManyRequests",
+            format!(
+                "answers of {limit} bytes wait to be read already: read them, list in pages with limit, or try again later"
+            ),
+        );
+        refusal.0.retry_after = Some(1);
+        refusal
+    }
+
     pub(crate) fn internal(what: &str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", what)
     }
@@ -206,6 +238,7 @@ impl Refusal {
 
     /// An object that breaks rules.
     pub(crate) fn invalid(about: About, problems: &[Problem]) -> Self {
+        let problems = &problems[..problems.len().min(MAX_NAMED)];
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let list = match all.as_slice() {
             [one] => one.clone(),
@@ -227,7 +260,7 @@ impl Refusal {
 
     /// Fields that strict validation does not let pass.
     pub(crate) fn strict(unknown: &[String], duplicate: &[String]) -> Self {
-        let all: Vec<String> = field_warnings(unknown, duplicate).collect();
+        let all: Vec<String> = field_warnings(unknown, duplicate).take(MAX_NAMED).collect();
         let mut refusal = Self::bad_request(format!("strict decoding error: {}", all.join(", ")));
         for field in unknown {
             let what = "unknown field: remove it, or pass fieldValidation=Warn to have it dropped";
@@ -249,11 +282,13 @@ impl Refusal {
         message: impl Into<String>,
         reason: &'static str,
     ) -> Self {
-        self.0.causes.push(Cause {
-            field: field.into(),
-            message: message.into(),
-            reason,
-        });
+        if self.0.causes.len() < MAX_NAMED {
+            self.0.causes.push(Cause {
+                field: clip(field.into(), MAX_WORDS),
+                message: clip(message.into(), MAX_WORDS),
+                reason,
+            });
+        }
         self
     }
 
@@ -276,7 +311,7 @@ impl Refusal {
     pub(crate) fn to_status(&self) -> Value {
         let mut details = json!({});
         if let Some(about) = &self.0.about {
-            details["name"] = about.name.as_str().into();
+            details["name"] = clip(about.name.clone(), MAX_WORDS).into();
             details["kind"] = about.plural.into();
             if !about.group.is_empty() {
                 details["group"] = about.group.into();
@@ -307,6 +342,15 @@ impl Refusal {
         }
         status
     }
+}
+
+/// A text that is not longer than this.
+pub(crate) fn clip(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.push('…');
+    }
+    text
 }
 
 /// What to say of each field that validation does not know or saw twice.

@@ -26,10 +26,16 @@ pub type Readiness = watch::Receiver<Result<(), String>>;
 pub struct Limits {
     /// Longest request body.
     pub body_bytes: usize,
+    /// How long a request body may take to arrive.
+    pub body_timeout: Duration,
     /// Longest path and query.
     pub uri_bytes: usize,
     /// Watches open at a time.
     pub watches: usize,
+    /// Lists read from the store at a time; others wait for their turn.
+    pub lists: usize,
+    /// Bytes of long answers that wait for their clients to read them, in all.
+    pub unread_bytes: usize,
     /// How long a watch lasts whose client does not say.
     pub watch_timeout: Duration,
     /// How often a watch that asked for bookmarks gets one.
@@ -42,8 +48,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 3 << 19,
+            body_timeout: Duration::from_secs(30),
             uri_bytes: 16 << 10,
             watches: 4096,
+            lists: 16,
+            unread_bytes: 512 << 20,
             watch_timeout: Duration::from_secs(45 * 60),
             bookmark_interval: Duration::from_secs(60),
             patch_attempts: 5,
@@ -71,6 +80,9 @@ pub struct ResourceApi {
     pub(crate) readiness: Readiness,
     pub(crate) tasks: Tasks,
     pub(crate) watch_permits: Arc<Semaphore>,
+    pub(crate) list_permits: Semaphore,
+    /// One permit a KiB.
+    pub(crate) unread_permits: Arc<Semaphore>,
     pub(crate) watches_refused: AtomicU64,
 }
 
@@ -94,6 +106,8 @@ impl ResourceApi {
             readiness: watch::channel(Ok(())).1,
             tasks: Tasks::default(),
             watch_permits: Arc::new(Semaphore::new(limits.watches)),
+            list_permits: Semaphore::new(limits.lists),
+            unread_permits: Arc::new(Semaphore::new(limits.unread_bytes >> 10)),
             watches_refused: AtomicU64::new(0),
         }
     }

@@ -11,7 +11,11 @@ use model::{
 use serde_json::{Map, Value};
 use store::StoreError;
 
-use crate::{place::Place, refusal::Refusal, served::Served};
+use crate::{
+    place::Place,
+    refusal::{MAX_NAMED, Refusal},
+    served::Served,
+};
 
 /// A client's object.
 #[derive(Debug)]
@@ -295,6 +299,9 @@ fn drop_nulls(value: &mut Value, schema: &Value) {
 
 /// Finds the required fields that are not there.
 fn find_missing(value: &Value, schema: &Value, at: &str, missing: &mut Vec<Problem>) {
+    if missing.len() >= MAX_NAMED {
+        return;
+    }
     match (value, schema.get("items")) {
         (Value::Object(fields), _) => {
             let wanted = schema.get("required").and_then(Value::as_array);

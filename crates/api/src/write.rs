@@ -20,7 +20,7 @@ use crate::{
     negotiate::Accept,
     params::{FieldValidation, Params, WriteOptions},
     place::Place,
-    refusal::{Refusal, field_warnings},
+    refusal::{Refusal, clip, field_warnings},
     render::Renderer,
     resource_api::{Api, ResourceApi},
     served::Served,
@@ -29,6 +29,11 @@ use crate::{
 
 /// How often a taken generated name is drawn again.
 const NAME_ATTEMPTS: u32 = 8;
+
+/// The most warnings of an answer, and their size in bytes: each, and in all.
+const MAX_WARNINGS: usize = 32;
+const MAX_WARNING_BYTES: usize = 256;
+const MAX_WARNINGS_BYTES: usize = 4 << 10;
 
 /// Which half of an object a request writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,7 +379,14 @@ pub(crate) fn respond(
     } else {
         renderer.object(&written.record, code)?
     };
-    for warning in &written.warnings {
+    // Headers are for a few words: clients limit them, and so does the map that holds them.
+    let (mut left, all) = (MAX_WARNINGS_BYTES, written.warnings.len());
+    for (i, warning) in written.warnings.iter().enumerate() {
+        let mut warning = clip(warning.clone(), MAX_WARNING_BYTES);
+        if i + 1 < all && (i + 1 >= MAX_WARNINGS || left < 3 * MAX_WARNING_BYTES) {
+            warning = format!("and {} more fields that are unknown or duplicate", all - i);
+            left = 0;
+        }
         let text: String = warning
             .chars()
             .map(|c| {
@@ -387,7 +399,11 @@ pub(crate) fn respond(
             .collect();
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            left = left.saturating_sub(value.len());
             response.headers_mut().append(header::WARNING, value);
+        }
+        if left == 0 {
+            break;
         }
     }
     Ok(response)

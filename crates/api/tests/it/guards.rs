@@ -65,6 +65,12 @@ async fn without_a_known_token_nothing_is_served_and_nothing_is_written() {
             }
         }
     }
+    // Two tokens are none: whoever stands before this server may have judged by the other one.
+    let two = Request::get("/apis")
+        .header("authorization", format!("Bearer {TOKEN}"))
+        .header("authorization", "Bearer other");
+    let response = server.open(two.body(Body::empty()).unwrap()).await;
+    answer(response).await.refused(401, "Unauthorized");
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
         let response = server
             .open(Request::get(path).body(Body::empty()).unwrap())
@@ -130,4 +136,16 @@ async fn a_method_that_is_not_there_is_405_and_says_which_are() {
         .await
         .refused(405, "MethodNotAllowed");
     assert_eq!(refused.headers["allow"], "GET,HEAD");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_no_text_is_404_like_any_that_is_not_there() {
+    let server = Server::new();
+    for path in [
+        "/api/v1/namespaces/%ff",
+        &format!("{SANDBOXES}/%ff"),
+        "/%ff",
+    ] {
+        server.get(path).await.refused(404, "NotFound");
+    }
 }

@@ -8,6 +8,7 @@ mod discovery;
 mod guards;
 mod patches;
 mod reads;
+mod slow_clients;
 mod support;
 mod watches;
 mod writes;
