@@ -20,6 +20,9 @@ use crate::{
 
 /// Deepest nesting of a body. The JSON parser has the same limit.
 pub(crate) const MAX_DEPTH: usize = 128;
+/// Deepest nesting of a YAML body: four times what any kind needs. Each level takes its parser some
+/// 16 KiB of stack in a debug build, and a thread that overflows its stack ends the process.
+const MAX_YAML_DEPTH: usize = 32;
 
 /// How much of a field's name is repeated in the path to it, in bytes.
 const MAX_STEP: usize = 256;
@@ -130,7 +133,7 @@ pub(crate) fn parse_json(bytes: &[u8]) -> Result<Document, Refusal> {
 pub(crate) fn parse_yaml(bytes: &[u8]) -> Result<Document, Refusal> {
     let notes = Notes::default();
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_documents: 1 },
+        budget: serde_saphyr::budget! { max_depth: MAX_YAML_DEPTH, max_documents: 1 },
         // Duplicates pass, so that they can all be named.
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
         strict_booleans: true,
@@ -279,6 +282,12 @@ mod tests {
         let deep = "[".repeat(10_000);
         assert!(parse_json(deep.as_bytes()).is_err());
         assert!(parse_yaml(deep.as_bytes()).is_err());
+        // Each in a thread with half the stack of the server's: an overflow would end the process.
+        for nest in ["- ", "? ", "{a: ", "a: {", "- ? ", "!!map {a: "] {
+            let thread = std::thread::Builder::new().stack_size(1 << 20);
+            let parse = move || parse_yaml(nest.repeat(10_000).as_bytes()).is_err();
+            assert!(thread.spawn(parse).unwrap().join().unwrap(), "{nest}");
+        }
         let mut laughs = String::from("a: &a [x,x,x,x,x,x,x,x,x]\n");
         for (this, last) in "bcdefghi".chars().zip("abcdefgh".chars()) {
             laughs += &format!(
