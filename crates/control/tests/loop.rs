@@ -1,5 +1,7 @@
 //! The loop as its owner sees it: start, drain, and how many writes each transition costs.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
 use std::{sync::Arc, time::Duration};
 
 use control::{Builder, Control, Options, events::StoredEvents};
