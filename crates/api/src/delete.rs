@@ -6,7 +6,7 @@ use axum::{extract::State, response::Response};
 use http::StatusCode;
 use model::{Uid, Version};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use store::{Deletion, Precondition, Record, rules};
 
 use crate::{
@@ -23,6 +23,12 @@ use crate::{
     served::Served,
     submission, write,
 };
+
+/// What Kubernetes' clients may send along that decides nothing here.
+const MEANINGLESS: [&str; 2] = [
+    "apiVersion",
+    "ignoreStoreReadErrorWithClusterBreakingPotential",
+];
 
 /// `DeleteOptions`, as far as it means something here.
 #[derive(Debug, Default, Deserialize)]
@@ -54,12 +60,30 @@ fn read_options(body: &RawBody, params: &Params) -> Result<Wish, Refusal> {
     let mut options = if body.bytes.is_empty() {
         Options::default()
     } else {
-        let mut value = body.parse()?.value;
-        if let Some(fields) = value.as_object_mut() {
-            fields.retain(|_, v| !v.is_null());
+        let document = body.parse()?;
+        let Value::Object(mut fields) = document.value else {
+            return Err(Refusal::bad_field(
+                ".",
+                "the body is not an object: send DeleteOptions, or nothing",
+            ));
+        };
+        fields.retain(|name, v| !v.is_null() && !MEANINGLESS.contains(&name.as_str()));
+        if let Some(kind) = fields.remove("kind").filter(|kind| kind != "DeleteOptions") {
+            return Err(Refusal::bad_field(
+                "kind",
+                format!("{kind} does not fit a deletion: use \"DeleteOptions\""),
+            ));
         }
-        let (options, _) =
-            model::codec::decode(&value.to_string()).map_err(|e| submission::wrong_type("", &e))?;
+        if fields.get("preconditions").is_some_and(|p| !p.is_object()) {
+            return Err(Refusal::bad_field("preconditions", "it is not an object"));
+        }
+        let (options, unknown) = model::codec::decode(&Value::Object(fields).to_string())
+            .map_err(|e| submission::wrong_type("", &e))?;
+        let unknown: Vec<String> = unknown.fields().map(ToString::to_string).collect();
+        // A misspelt precondition must not be taken for none.
+        if !unknown.is_empty() || !document.duplicates.is_empty() {
+            return Err(Refusal::strict(&unknown, &document.duplicates));
+        }
         options
     };
     if let Some(policy) = params.get("propagationPolicy") {

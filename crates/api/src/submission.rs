@@ -129,6 +129,14 @@ impl Submission {
         if let Some(namespace) = &key.namespace {
             fields.insert("namespace".into(), namespace.as_str().into());
         }
+        // As in the halves.
+        let owners = fields.get("ownerReferences").and_then(Value::as_array);
+        if let Some(i) = owners.and_then(|all| all.iter().position(Value::is_array)) {
+            return Err(Refusal::bad_field(
+                format!("metadata.ownerReferences[{i}]"),
+                "it is a list, not an object",
+            ));
+        }
         let (metadata, residue) = codec::decode::<Metadata>(&Value::Object(fields).to_string())
             .map_err(|e| wrong_type("metadata", &e))?;
         self.unknown
@@ -163,6 +171,9 @@ impl Submission {
             (Some(value @ Value::Object(_)), Served::Kind(info)) => {
                 let (spec, status) = schemas(info);
                 let schema = if half == "spec" { spec } else { status };
+                if let Some(field) = find_list_for_object(value, schema, half) {
+                    return Err(Refusal::bad_field(field, "it is a list, not an object"));
+                }
                 find_missing(value, schema, half, &mut missing);
                 if missing.is_empty() {
                     return Ok(value.to_string());
@@ -294,6 +305,22 @@ fn drop_nulls(value: &mut Value, schema: &Value) {
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Finds a list where an object belongs: the decoder would take its items for the fields, in order.
+fn find_list_for_object(value: &Value, schema: &Value, at: &str) -> Option<String> {
+    let known = schema.get("properties").and_then(Value::as_object);
+    match (value, known, schema.get("items")) {
+        (Value::Array(_), Some(_), _) => Some(at.to_owned()),
+        (Value::Array(items), None, Some(schema)) => items
+            .iter()
+            .enumerate()
+            .find_map(|(i, item)| find_list_for_object(item, schema, &format!("{at}[{i}]"))),
+        (Value::Object(fields), Some(known), _) => fields.iter().find_map(|(name, field)| {
+            find_list_for_object(field, known.get(name)?, &format!("{at}.{name}"))
+        }),
+        (_, _, _) => None,
     }
 }
 

@@ -26,6 +26,31 @@ async fn every_bad_object_is_refused_by_field_and_nothing_is_written() {
     };
     let long = "x".repeat(300 << 10);
     let table: Vec<(&str, Value, u16, &str, &str)> = vec![
+        // a list where an object belongs
+        (
+            SANDBOXES,
+            with("/spec/timeouts", json!([])),
+            400,
+            "BadRequest",
+            "spec.timeouts",
+        ),
+        (
+            SANDBOXES,
+            with("/spec/owner", json!(["team"])),
+            400,
+            "BadRequest",
+            "spec.owner",
+        ),
+        (
+            SANDBOXES,
+            with(
+                "/metadata/ownerReferences",
+                json!([["v1", "K", "n", "00000000-0000-4000-8000-000000000000"]]),
+            ),
+            400,
+            "BadRequest",
+            "metadata.ownerReferences[0]",
+        ),
         // unknown
         (
             SANDBOXES,

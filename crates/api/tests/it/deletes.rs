@@ -79,6 +79,12 @@ async fn preconditions_and_options_are_checked_before_anything_goes() {
         (json!({"gracePeriodSeconds": -1}), 422),
         (json!({"gracePeriodSeconds": "soon"}), 400),
         (json!({"dryRun": ["Some"]}), 400),
+        (json!({"precondition": {"uid": "nonsense"}}), 400),
+        (json!({"preconditions": {"UID": "nonsense"}}), 400),
+        (json!({"preconditions": ["nonsense"]}), 400),
+        (json!({"kind": "Sandbox"}), 400),
+        (json!([]), 400),
+        (json!(null), 400),
     ];
     let before = server.store.version();
     for (options, code) in table {
