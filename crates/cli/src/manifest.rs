@@ -88,7 +88,11 @@ fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
             .collect::<Result<_, _>>()?
     } else {
         // Only `true` and `false` are truth values: a namespace `n` or a value `on` is text.
-        let options = serde_saphyr::options! { strict_booleans: true };
+        // Without a limit on depth, a damaged file overflows the stack instead of being refused.
+        let options = serde_saphyr::options! {
+            budget: serde_saphyr::budget! { max_depth: 32 },
+            strict_booleans: true,
+        };
         serde_saphyr::from_multiple_with_options(text, options)?
     };
     let mut values = Vec::new();
@@ -187,7 +191,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
+        let deep = "- ".repeat(5000);
         for (text, expected) in [
+            (deep.as_str(), "Depth"),
             ("a: [1", "expected"),
             ("- 1\n", "is not an object"),
             ("kind: Sandbox\n", "has no apiVersion"),
