@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use model::meta::OwnerReference;
 use model::{Key, KindName, Metadata, Name, Namespace, Object, Spec, StringMap, Uid, Version};
 
 use crate::StoreError;
@@ -70,10 +71,15 @@ impl Record {
     #[must_use]
     pub fn size(&self) -> usize {
         let pairs = |map: &StringMap| map.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        let owner = |o: &OwnerReference| o.api_version.len() + o.kind.len() + o.name.as_str().len();
+        let unknown = |(k, v): (&String, &serde_json::Value)| k.len() + v.to_string().len();
         self.spec.len()
             + self.status.len()
             + pairs(&self.meta.labels)
             + pairs(&self.meta.annotations)
+            + self.meta.finalizers.iter().map(|f| f.len()).sum::<usize>()
+            + self.meta.owner_references.iter().map(owner).sum::<usize>()
+            + self.meta.unknown.iter().map(unknown).sum::<usize>()
     }
 }
 
