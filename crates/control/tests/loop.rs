@@ -1,6 +1,9 @@
 //! The loop as its owner sees it: start, drain, and how many writes each transition costs.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
 
 use std::{sync::Arc, time::Duration};
 
