@@ -1,7 +1,7 @@
 //! Accepts TLS connections and serves a router on them, until told to stop; then drains.
 //!
-//! What one client can hold is bounded: a handshake and the headers of a request have deadlines, a
-//! dead HTTP/2 peer is found by pings, and when all connections are taken the next ones wait in the
+//! What one client can hold is bounded: a handshake, the headers of a request and a peer that does
+//! not read have deadlines, a dead HTTP/2 peer is found by pings, and when all connections are taken the next ones wait in the
 //! kernel's queue.
 
 use std::{io, sync::Arc, time::Duration};
@@ -21,8 +21,14 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+use crate::stall::Impatient;
+
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a peer may take to read some of what it was sent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most of a request's headers, or of a body not yet read by its handler, in memory.
+const BUFFER_BYTES: usize = 64 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// When the process is out of file descriptors, some time must pass for one to be freed.
@@ -43,7 +49,8 @@ pub(crate) async fn serve(
     let mut http = Builder::new(TokioExecutor::new());
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES);
     http.http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
@@ -70,7 +77,8 @@ pub(crate) async fn serve(
             };
             match shaken {
                 Ok(Ok(Some(stream))) => {
-                    let connection = http.serve_connection(TokioIo::new(stream), service);
+                    let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
+                    let connection = http.serve_connection(stream, service);
                     // The peer's manners are its own affair.
                     if let Err(error) = watcher.watch(connection.into_owned()).await {
                         tracing::debug!(%error, "connection ended");

@@ -17,6 +17,7 @@ mod data_dir;
 mod listener;
 mod logging;
 mod serve;
+mod stall;
 mod tls;
 mod token;
 
