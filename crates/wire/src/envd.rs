@@ -1,0 +1,112 @@
+//! What the agent serves beside the two services: `/init`, `/metrics`, `/files`, and the headers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// Where the agent listens.
+pub const PORT: u16 = 49983;
+/// The version of envd whose behaviour this is; the SDKs switch features on by it.
+pub const ENVD_VERSION: &str = "0.6.13";
+/// The version of what server and agent agree on beyond envd. The server refuses an agent whose
+/// number it does not know.
+pub const AGENT_PROTOCOL: u32 = 1;
+
+/// Carries the access token.
+pub const ACCESS_TOKEN_HEADER: &str = "x-access-token";
+/// Carries [`ENVD_VERSION`] in answers to `/init`.
+pub const ENVD_VERSION_HEADER: &str = "x-envd-version";
+/// Carries [`AGENT_PROTOCOL`] in answers to `/init`.
+pub const AGENT_PROTOCOL_HEADER: &str = "x-dormouse-agent-protocol";
+/// Asks for a sign of life after this many seconds of silence.
+pub const KEEPALIVE_HEADER: &str = "keepalive-ping-interval";
+/// The time a call may take.
+pub const TIMEOUT_HEADER: &str = "connect-timeout-ms";
+/// Prefix of the headers that carry metadata of an upload.
+pub const METADATA_HEADER_PREFIX: &str = "x-metadata-";
+/// Prefix of the extended attributes that keep it.
+pub const METADATA_XATTR_PREFIX: &str = "user.e2b.";
+
+/// What the control plane tells an agent. Absent means unchanged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InitRequest {
+    /// The environment of every process: replaces what was given before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_vars: Option<BTreeMap<String, String>>,
+    /// What every call must carry from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_token: Option<String>,
+    /// When this was said: what is older than what was already heard is not applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<Timestamp>,
+    /// Who runs processes when a call names nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_user: Option<String>,
+    /// Where processes start when a call names no directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_workdir: Option<String>,
+    /// The address of the event collector.
+    #[serde(rename = "hyperloopIP", skip_serializing_if = "Option::is_none")]
+    pub hyperloop_ip: Option<String>,
+    /// Which life of the sandbox this is.
+    #[serde(rename = "lifecycleID", skip_serializing_if = "Option::is_none")]
+    pub lifecycle_id: Option<String>,
+    /// Volumes to mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_mounts: Option<Vec<serde_json::Value>>,
+    /// Certificates to trust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
+}
+
+/// What the sandbox uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Seconds since 1970.
+    pub ts: i64,
+    /// Processors it may use.
+    pub cpu_count: u32,
+    /// Percent of them since the last call.
+    pub cpu_used_pct: f64,
+    /// Bytes of memory it may use.
+    pub mem_total: u64,
+    /// Bytes it uses, without the cache.
+    pub mem_used: u64,
+    /// Bytes of cache.
+    pub mem_cache: u64,
+    /// The same in MiB.
+    pub mem_total_mib: u64,
+    /// The same in MiB.
+    pub mem_used_mib: u64,
+    /// Bytes used on the root filesystem.
+    pub disk_used: u64,
+    /// Bytes of the root filesystem.
+    pub disk_total: u64,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenFile {
+    /// Where it is.
+    pub path: String,
+    /// The last part of that.
+    pub name: String,
+    /// `file`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What was said about it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// An error of anything but the two services.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpError {
+    /// The HTTP status.
+    pub code: u16,
+    /// In words.
+    pub message: String,
+}
