@@ -1,0 +1,101 @@
+//! Finding again what an earlier server has left.
+
+use std::{fs, path::Path};
+
+use model::{StringMap, Uid};
+
+use crate::{
+    engine::Engine,
+    error::{Doing as _, Result},
+    inspect::exit_code,
+    record::{Place, Record, Stage},
+    workload::{Process, UNKNOWN_EXIT, Workload},
+};
+
+impl Engine {
+    /// Reads every sandbox's directory. What was being made, restarted or removed when its server
+    /// died is there half, and can only be removed.
+    pub(crate) fn adopt(&self) -> Result<()> {
+        let sandboxes = self.data.join("sandboxes");
+        for uid in uids(&sandboxes)? {
+            let place = self.place(uid);
+            let workload = self.adopt_one(uid, &place);
+            self.ranges.adopt(workload.record.range());
+            self.insert(uid, workload);
+        }
+        // A cgroup goes before its directory, so one without is of a data directory that was
+        // removed by hand: shown, so that it can be removed through the port.
+        for name in self.cgroups.names()? {
+            if let Ok(uid) = name.parse::<Uid>()
+                && self.slot(uid).is_none()
+            {
+                self.insert(uid, partial(&self.place(uid)));
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_one(&self, uid: Uid, place: &Place) -> Workload {
+        let record = match place.read_record() {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(%uid, %error, "a sandbox is half-made: it can only be removed");
+                return partial(place);
+            }
+        };
+        if record.stage != Stage::Made {
+            return Workload {
+                record: Record {
+                    stage: Stage::Removing,
+                    ..record
+                },
+                ..partial(place)
+            };
+        }
+        let process = match (&record.process, record.exit_code) {
+            (Some(id), None) => Process::adopt(id, &self.boot_id),
+            (None, _) | (_, Some(_)) => None,
+        };
+        let mut workload = Workload {
+            ledger: place.read_ledger(),
+            frozen: process.is_some() && self.cgroup(uid).is_frozen(),
+            process,
+            record,
+        };
+        if workload.process.is_none() && workload.record.exit_code.is_none() {
+            workload.record.exit_code = Some(exit_code(place, UNKNOWN_EXIT));
+        }
+        workload
+    }
+}
+
+/// A sandbox of which nothing is known but that something is there.
+fn partial(place: &Place) -> Workload {
+    Workload {
+        record: Record {
+            stage: Stage::Removing,
+            first_uid: 0,
+            container_id: "".into(),
+            images: StringMap::new(),
+            layer: None,
+            resources: None,
+            process: None,
+            exit_code: None,
+        },
+        ledger: place.read_ledger(),
+        process: None,
+        frozen: false,
+    }
+}
+
+fn uids(sandboxes: &Path) -> Result<Vec<Uid>> {
+    let mut uids = Vec::new();
+    for entry in fs::read_dir(sandboxes).doing("list the sandboxes")? {
+        let name = entry.doing("list the sandboxes")?.file_name();
+        match name.to_str().and_then(|name| name.parse().ok()) {
+            Some(uid) => uids.push(uid),
+            None => tracing::warn!(?name, "not a sandbox, left alone"),
+        }
+    }
+    Ok(uids)
+}

@@ -1,0 +1,308 @@
+//! The `base` image: a small generated root over the host's `/usr`, and the mount points that
+//! every root has.
+//!
+//! Both are directories named by what is in them, made once and never changed: sandboxes that run
+//! may have them as a layer.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Gid, Mode, Uid, chmod, chown};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    error::{Doing as _, Result, impossible},
+    options::Options,
+    rootfs::Image,
+    tree,
+};
+
+/// The image that needs no download.
+pub(crate) const BASE: &str = "base";
+
+/// A directory of [`Bases::base`] that a sandbox can write although it is below `/usr`.
+pub(crate) const USR_LOCAL: &std::ffi::CStr = c"usr/local";
+
+/// The user that commands run as.
+const USER: u32 = 1000;
+
+/// Generated layers.
+#[derive(Debug)]
+pub(crate) struct Bases {
+    mount_points: PathBuf,
+    base: Result<PathBuf, String>,
+    options: Options,
+}
+
+impl Bases {
+    /// Makes what is not there yet.
+    pub(crate) fn open(directory: &Path, options: &Options) -> Result<Self> {
+        let mount_points = generate(directory, &mount_points())?;
+        let base = match skeleton(options) {
+            Ok(entries) => Ok(generate(directory, &entries)?),
+            Err(reason) => Err(reason),
+        };
+        Ok(Self {
+            mount_points,
+            base,
+            options: options.clone(),
+        })
+    }
+
+    /// The lowest layer of every root: directories to mount at.
+    pub(crate) const fn mount_points(&self) -> &PathBuf {
+        &self.mount_points
+    }
+
+    /// The image of this name.
+    pub(crate) fn find(&self, name: &str) -> Result<Image> {
+        if let Some(directory) = self.options.images.get(name) {
+            return Ok(Image {
+                layers: vec![directory.clone()],
+                usr: None,
+            });
+        }
+        if name != BASE {
+            return Err(impossible(
+                "images",
+                format!("there is no image {name} on this host"),
+            ));
+        }
+        match &self.base {
+            Ok(base) => Ok(Image {
+                layers: vec![base.clone()],
+                usr: Some("/usr".into()),
+            }),
+            Err(reason) => Err(impossible("images", reason.as_str())),
+        }
+    }
+}
+
+/// One thing in a generated layer.
+#[derive(Debug)]
+struct Entry {
+    path: String,
+    owner: u32,
+    mode: u32,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Directory,
+    File(Vec<u8>),
+    Link(String),
+}
+
+fn directory(path: &str, mode: u32) -> Entry {
+    Entry {
+        path: path.into(),
+        owner: 0,
+        mode,
+        kind: Kind::Directory,
+    }
+}
+
+fn file(path: &str, mode: u32, content: impl Into<Vec<u8>>) -> Entry {
+    Entry {
+        path: path.into(),
+        owner: 0,
+        mode,
+        kind: Kind::File(content.into()),
+    }
+}
+
+fn link(path: &str, target: impl Into<String>) -> Entry {
+    Entry {
+        path: path.into(),
+        owner: 0,
+        mode: 0,
+        kind: Kind::Link(target.into()),
+    }
+}
+
+fn mount_points() -> Vec<Entry> {
+    let mut entries: Vec<_> = ["dev", "proc", "sys", "run", "run/dormouse", "tmp"]
+        .map(|path| directory(path, 0o755))
+        .into();
+    entries[5].mode = 0o1777;
+    entries
+}
+
+/// The generated root: users, names, certificates, and nothing of the host but public files.
+fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
+    let mut entries = vec![
+        directory("boot", 0o755),
+        directory("etc", 0o755),
+        directory("etc/alternatives", 0o755),
+        directory("etc/default", 0o755),
+        directory("etc/profile.d", 0o755),
+        directory("etc/ssl", 0o755),
+        directory("etc/ssl/certs", 0o755),
+        directory("etc/sudoers.d", 0o750),
+        directory("home", 0o755),
+        directory("media", 0o755),
+        directory("mnt", 0o755),
+        directory("opt", 0o755),
+        directory("root", 0o700),
+        directory("run", 0o755),
+        directory("run/lock", 0o1777),
+        directory("srv", 0o755),
+        directory("tmp", 0o1777),
+        directory("usr", 0o755),
+        directory("usr/local", 0o755),
+        directory("var", 0o755),
+        directory("var/cache", 0o755),
+        directory("var/lib", 0o755),
+        directory("var/log", 0o755),
+        directory("var/spool", 0o755),
+        directory("var/tmp", 0o1777),
+        link("var/run", "/run"),
+        link("var/lock", "/run/lock"),
+    ];
+    for name in ["bin", "etc", "include", "lib", "sbin", "share", "src"] {
+        entries.push(directory(&format!("usr/local/{name}"), 0o755));
+    }
+    // `/bin` and its like lead into `/usr`: on a host where they do not, `/usr` is not enough.
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        match fs::read_link(Path::new("/").join(name)) {
+            Ok(target) => entries.push(link(name, target.to_string_lossy())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => {
+                return Err(format!(
+                    "base needs a host whose /{name} is a link into /usr; give an image instead"
+                ));
+            }
+        }
+    }
+    entries.push(Entry {
+        owner: USER,
+        ..directory("home/user", 0o755)
+    });
+    let text = |path: &str, content: &str| file(path, 0o644, content);
+    entries.extend([
+        text(
+            "etc/passwd",
+            "root:x:0:0:root:/root:/bin/bash\n\
+             daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
+             user:x:1000:1000:user:/home/user:/bin/bash\n",
+        ),
+        text(
+            "etc/group",
+            "root:x:0:\ndaemon:x:1:\ntty:x:5:\nsudo:x:27:user\nstaff:x:50:\nusers:x:100:\n\
+             nogroup:x:65534:\nuser:x:1000:\n",
+        ),
+        file(
+            "etc/shadow",
+            0o640,
+            "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
+        ),
+        file(
+            "etc/sudoers",
+            0o440,
+            "root ALL=(ALL:ALL) ALL\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n",
+        ),
+        text("etc/hostname", "sandbox\n"),
+        text(
+            "etc/hosts",
+            "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n",
+        ),
+        text("etc/resolv.conf", &options.resolv_conf),
+        text(
+            "etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n\
+             services: files\nprotocols: files\n",
+        ),
+        text("etc/default/locale", "LANG=C.UTF-8\n"),
+        text(
+            "etc/profile",
+            "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n\
+             export LANG=${LANG:-C.UTF-8}\n",
+        ),
+        text("etc/shells", "/bin/sh\n/bin/bash\n"),
+        link("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
+        link("etc/os-release", "../usr/lib/os-release"),
+        link("etc/mtab", "/proc/self/mounts"),
+    ]);
+    // Public files of the host that programs cannot do without.
+    for path in [
+        "etc/ssl/certs/ca-certificates.crt",
+        "etc/services",
+        "etc/protocols",
+        "etc/mime.types",
+    ] {
+        if let Ok(content) = fs::read(Path::new("/").join(path)) {
+            entries.push(file(path, 0o644, content));
+        }
+    }
+    entries.extend(alternatives());
+    Ok(entries)
+}
+
+/// The host's choice among programs that do the same, where it leads to `/usr`.
+fn alternatives() -> Vec<Entry> {
+    let Ok(listed) = fs::read_dir("/etc/alternatives") else {
+        return Vec::new();
+    };
+    let mut links: Vec<_> = listed
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let target = fs::read_link(entry.path())
+                .ok()?
+                .into_os_string()
+                .into_string()
+                .ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let usable = target.starts_with("/usr/") && !target.starts_with("/usr/local/");
+            usable.then(|| link(&format!("etc/alternatives/{name}"), target))
+        })
+        .collect();
+    links.sort_by(|a, b| a.path.cmp(&b.path));
+    links
+}
+
+/// Makes a layer, unless it is there.
+fn generate(directory: &Path, entries: &[Entry]) -> Result<PathBuf> {
+    let digest = Sha256::digest(format!("{entries:?}"));
+    let name: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let there = directory.join(&name);
+    if there.exists() {
+        return Ok(there);
+    }
+    let new = directory.join(format!("{name}.new"));
+    let make = || {
+        tree::remove(&new, &directory.join("parking"))?;
+        tree::ensure_directory(&new, 0o755)?;
+        for entry in entries {
+            make_entry(&new, entry)?;
+        }
+        fs::rename(&new, &there)
+    };
+    make().doing("generate a base layer")?;
+    Ok(there)
+}
+
+fn make_entry(root: &Path, entry: &Entry) -> io::Result<()> {
+    let path = root.join(&entry.path);
+    match &entry.kind {
+        Kind::Link(target) => return symlink(target, &path),
+        Kind::Directory => fs::create_dir(&path)?,
+        Kind::File(content) => fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(entry.mode)
+            .open(&path)?
+            .write_all(content)?,
+    }
+    let (uid, gid) = (Uid::from_raw(entry.owner), Gid::from_raw(entry.owner));
+    chown(&path, Some(uid), Some(gid))?;
+    Ok(chmod(&path, Mode::from_raw_mode(entry.mode))?)
+}

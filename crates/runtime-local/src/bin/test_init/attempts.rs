@@ -1,0 +1,2 @@
+pub(crate) fn list() {}
+pub(crate) fn run(_: &str, _: &[&str]) {}

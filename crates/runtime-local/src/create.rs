@@ -1,0 +1,181 @@
+//! Making a sandbox.
+
+use std::{fs, io, path::Path};
+
+use ::runtime::{Facts, Fence, WorkloadSpec};
+use model::{Epoch, StringMap, Uid};
+use rustix::fs::{Gid, chown};
+
+use crate::{
+    engine::Engine,
+    error::{Doing as _, Result, impossible},
+    layer,
+    options::Step,
+    ranges::Range,
+    record::{Ledger, Place, Record, Stage},
+    rootfs::Image,
+    tree,
+    workload::Workload,
+};
+
+impl Engine {
+    /// Makes and starts a sandbox; one that is there already is left as it is.
+    pub(crate) fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts> {
+        self.perform(fence, |slot, there| {
+            if let Some(there) = there {
+                there.alive(fence.uid)?;
+                return Ok(there.facts());
+            }
+            let image = self.admit_spec(spec)?;
+            let range = self.ranges.take()?;
+            let record = Record {
+                stage: Stage::Making,
+                first_uid: range.first(),
+                container_id: self.new_container_id(),
+                images: spec.images.clone(),
+                layer: spec.from.clone(),
+                resources: spec.resources,
+                process: None,
+                exit_code: None,
+            };
+            let ledger = Ledger {
+                generation: fence.generation,
+                operation: fence.operation,
+                epoch: Epoch::default(),
+            };
+            match self.make(fence.uid, record.clone(), ledger, &image) {
+                Ok(workload) => {
+                    let facts = workload.facts();
+                    *slot.seen.lock() = Some(workload);
+                    Ok(facts)
+                }
+                Err(error) => {
+                    // Nothing half-made is left if it can be helped.
+                    if let Err(also) = self.destroy(fence.uid, None, Some(range)) {
+                        tracing::warn!(uid = %fence.uid, error = %also, "a failed create left something");
+                        *slot.seen.lock() = Some(Workload {
+                            record,
+                            ledger,
+                            process: None,
+                            frozen: false,
+                        });
+                    }
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    /// Refuses by name what this engine cannot do.
+    fn admit_spec(&self, spec: &WorkloadSpec) -> Result<Image> {
+        if let Some(resources) = &spec.resources
+            && resources.disk_mib.is_some()
+        {
+            return Err(impossible(
+                "resources.diskMiB",
+                "this host cannot limit the disk space of a sandbox",
+            ));
+        }
+        if let Some(network) = &spec.network
+            && (network.internet_access == Some(true) || !network.allow_out.is_empty())
+        {
+            return Err(impossible(
+                "network",
+                "sandboxes of the local runtime reach nothing outside yet",
+            ));
+        }
+        if let Some(digest) = &spec.from
+            && !self.layer_file(digest).exists()
+        {
+            return Err(impossible(
+                "snapshot",
+                format!("layer {digest} does not exist"),
+            ));
+        }
+        self.find_image(&spec.images)
+    }
+
+    /// The image of the one container a sandbox has here.
+    pub(crate) fn find_image(&self, images: &StringMap) -> Result<Image> {
+        let mut all = images.iter();
+        match (all.next(), all.next()) {
+            (Some((_, image)), None) => self.bases.find(image),
+            (None, _) => Err(impossible("images", "no image is named")),
+            (Some(_), Some(_)) => Err(impossible(
+                "images",
+                "the local runtime runs one container in a sandbox",
+            )),
+        }
+    }
+
+    pub(crate) fn new_container_id(&self) -> Box<str> {
+        format!("{:016x}", self.entropy.u64()).into()
+    }
+
+    fn make(&self, uid: Uid, record: Record, ledger: Ledger, image: &Image) -> Result<Workload> {
+        let place = self.place(uid);
+        tree::ensure_directory(place.directory(), 0o711).doing("make the sandbox's directory")?;
+        place.write_record(&record, false)?;
+        place.write_ledger(ledger)?;
+        self.options.reached(Step::Noted);
+        self.launch(uid, &place, record, ledger, image)
+    }
+
+    /// Fresh directories, fresh cgroups and a first process: what making and restarting share.
+    pub(crate) fn launch(
+        &self,
+        uid: Uid,
+        place: &Place,
+        mut record: Record,
+        ledger: Ledger,
+        image: &Image,
+    ) -> Result<Workload> {
+        let range = record.range();
+        make_directories(place, range).doing("make the sandbox's directories")?;
+        if let Some(digest) = &record.layer {
+            layer::restore(&self.layer_file(digest), digest, &place.upper(), range)?;
+        }
+        self.options.reached(Step::Directories);
+        self.cgroup(uid).make(&self.limits(&record))?;
+        self.options.reached(Step::Cgroups);
+        let process = self.start(uid, place, &record, image)?;
+        record.stage = Stage::Made;
+        record.process = Some(process.id.clone());
+        record.exit_code = None;
+        place.write_record(&record, true)?;
+        self.options.reached(Step::Made);
+        Ok(Workload {
+            record,
+            ledger,
+            process: Some(process),
+            frozen: false,
+        })
+    }
+}
+
+/// The writable layer, and what the sandbox sees at `/run/dormouse`.
+fn make_directories(place: &Place, range: Range) -> io::Result<()> {
+    let owner = |path: &Path| {
+        let (uid, gid) = (range.first(), range.first());
+        chown(
+            path,
+            Some(rustix::fs::Uid::from_raw(uid)),
+            Some(Gid::from_raw(gid)),
+        )
+    };
+    // New ones only: what is there already is not this sandbox's.
+    let new = |path: &Path| {
+        fs::create_dir(path)?;
+        tree::ensure_directory(path, 0o755)
+    };
+    new(&place.upper())?;
+    owner(&place.upper())?;
+    new(&place.work())?;
+    // The host's root owns these; the mapping of the mount shows them as root's inside.
+    new(&place.inside())?;
+    for point in ["init", "exit"] {
+        fs::File::create_new(place.inside().join(point))?;
+    }
+    fs::File::create_new(place.exit_file())?;
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! What all verbs share.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    fs,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ::runtime::{Fence, RuntimeError};
+use kit::Entropy;
+use model::Uid;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    base::Bases,
+    cgroups::{Cgroup, Cgroups},
+    error::{Doing as _, EngineError, Result},
+    options::{Limits, Options},
+    ranges::Ranges,
+    record::{Place, Record, Stage},
+    rootfs::KernelFiles,
+    seccomp::Filters,
+    tree,
+    workload::{Slot, Workload, boot_id},
+};
+
+/// The engine: one for each data directory.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) options: Options,
+    pub(crate) data: PathBuf,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) ranges: Ranges,
+    pub(crate) filters: Filters,
+    pub(crate) bases: Bases,
+    pub(crate) kernel_files: KernelFiles,
+    pub(crate) boot_id: Box<str>,
+    pub(crate) entropy: Entropy,
+    /// An empty directory where a new root is attached for a moment; only its own process sees it.
+    pub(crate) attach_at: CString,
+    slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
+}
+
+impl Engine {
+    /// Sets up what is shared, and adopts what is there.
+    pub(crate) fn open(data: &Path, options: Options) -> Result<Self> {
+        fs::create_dir_all(data).doing(format!("make {}", data.display()))?;
+        let data = fs::canonicalize(data).doing(format!("find {}", data.display()))?;
+        for (name, mode) in [
+            ("sandboxes", 0o711),
+            ("layers", 0o700),
+            ("layers/sha256", 0o700),
+            ("base", 0o711),
+            ("run", 0o700),
+            ("run/root", 0o700),
+        ] {
+            tree::ensure_directory(&data.join(name), mode)
+                .doing(format!("make {}", data.join(name).display()))?;
+        }
+        let init = &options.init;
+        if !fs::metadata(init)
+            .doing(format!("find the init program {}", init.display()))?
+            .is_file()
+        {
+            return Err(EngineError::Lacking {
+                name: "init program",
+                detail: format!("{} is not a file", init.display()).into(),
+                remedy: "Name the agent's binary.",
+            });
+        }
+        // Two engines on one host, each with a directory of its own, do not meet.
+        let instance: String = Sha256::digest(data.as_os_str().as_bytes())[..6]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let attach_at = CString::new(data.join("run/root").as_os_str().as_bytes());
+        let engine = Self {
+            cgroups: Cgroups::open(Path::new(&options.cgroup_parent).join(instance))?,
+            ranges: Ranges::new(options.first_uid, options.ranges),
+            filters: Filters::compile().map_err(|error| EngineError::Lacking {
+                name: "seccomp",
+                detail: error.to_string().into(),
+                remedy: "Run on x86_64 or aarch64.",
+            })?,
+            bases: Bases::open(&data.join("base"), &options)?,
+            kernel_files: KernelFiles::detect(),
+            boot_id: boot_id()?,
+            entropy: Entropy::from_os(),
+            attach_at: attach_at
+                .map_err(std::io::Error::from)
+                .doing("use the data directory's path")?,
+            slots: Mutex::default(),
+            options,
+            data,
+        };
+        engine.adopt()?;
+        Ok(engine)
+    }
+
+    pub(crate) fn place(&self, uid: Uid) -> Place {
+        Place::new(self.data.join("sandboxes").join(uid.to_string()))
+    }
+
+    pub(crate) fn cgroup(&self, uid: Uid) -> Cgroup<'_> {
+        self.cgroups.of(&uid.to_string())
+    }
+
+    /// Where a captured layer is or would be.
+    pub(crate) fn layer_file(&self, digest: &model::Digest) -> PathBuf {
+        let hex = digest.as_str().trim_start_matches("sha256:");
+        self.data.join("layers/sha256").join(hex)
+    }
+
+    pub(crate) fn limits(&self, record: &Record) -> Limits {
+        let mut limits = self.options.limits;
+        if let Some(asked) = &record.resources {
+            limits.cpu_millis = asked.cpu_millis.or(limits.cpu_millis);
+            limits.memory_mib = asked.memory_mib.or(limits.memory_mib);
+        }
+        limits
+    }
+
+    /// Runs one call on a uid, alone. `call` gets what is there, after the fence was admitted.
+    pub(crate) fn perform<T>(
+        &self,
+        fence: Fence,
+        call: impl FnOnce(&Slot, Option<Workload>) -> Result<T>,
+    ) -> Result<T> {
+        let slot = Arc::clone(self.slots.lock().entry(fence.uid).or_default());
+        let result = {
+            let _alone = slot.work.lock();
+            self.admit(fence, &slot)
+                .and_then(|there| call(&slot, there))
+        };
+        let mut slots = self.slots.lock();
+        // Slots are only handed out under the lock that is held now: the table's and this one.
+        if Arc::strong_count(&slot) == 2 && slot.seen.lock().is_none() {
+            slots.remove(&fence.uid);
+        }
+        result
+    }
+
+    /// Refuses a call that a newer one has overtaken; else notes its fence before anything else
+    /// is done, so that it holds even if this call never ends.
+    fn admit(&self, fence: Fence, slot: &Slot) -> Result<Option<Workload>> {
+        self.refresh(fence.uid, slot);
+        let mut seen = slot.seen.lock();
+        let Some(workload) = seen.as_mut() else {
+            return Ok(None);
+        };
+        if fence.rank() < workload.ledger.rank() {
+            return Err(RuntimeError::Stale(fence).into());
+        }
+        if fence.rank() != workload.ledger.rank() {
+            let mut ledger = workload.ledger;
+            (ledger.generation, ledger.operation) = fence.rank();
+            self.place(fence.uid).write_ledger(ledger)?;
+            workload.ledger = ledger;
+        }
+        Ok(Some(workload.clone()))
+    }
+
+    /// Looks whether the first process has ended by itself.
+    pub(crate) fn refresh(&self, uid: Uid, slot: &Slot) {
+        let mut seen = slot.seen.lock();
+        let Some(workload) = seen.as_mut() else {
+            return;
+        };
+        if workload.record.stage != Stage::Made {
+            return;
+        }
+        let Some(code) = workload.process.as_ref().and_then(|p| p.exit_code()) else {
+            return;
+        };
+        let place = self.place(uid);
+        let code = crate::inspect::exit_code(&place, code);
+        workload.process = None;
+        workload.frozen = false;
+        workload.record.exit_code = Some(code);
+        // Known again after a restart if this works; else looked for again then.
+        if let Err(error) = place.write_record(&workload.record, false) {
+            tracing::warn!(%uid, %error, "the exit code of a sandbox could not be kept");
+        }
+    }
+
+    /// Notes what was found on disk.
+    pub(crate) fn insert(&self, uid: Uid, workload: Workload) {
+        let slot = Slot::default();
+        *slot.seen.lock() = Some(workload);
+        self.slots.lock().insert(uid, Arc::new(slot));
+    }
+
+    pub(crate) fn slot(&self, uid: Uid) -> Option<Arc<Slot>> {
+        self.slots.lock().get(&uid).cloned()
+    }
+
+    pub(crate) fn all_slots(&self) -> Vec<(Uid, Arc<Slot>)> {
+        let slots = self.slots.lock();
+        slots.iter().map(|(uid, s)| (*uid, Arc::clone(s))).collect()
+    }
+}

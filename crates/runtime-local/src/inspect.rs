@@ -1,0 +1,46 @@
+//! Looking: inspect and list.
+
+use std::{fs::File, io::Read as _};
+
+use ::runtime::Observed;
+use model::Uid;
+
+use crate::{engine::Engine, record::Place, workload::UNKNOWN_EXIT};
+
+impl Engine {
+    /// What is under a uid now.
+    pub(crate) fn inspect(&self, uid: Uid) -> Observed {
+        let Some(slot) = self.slot(uid) else {
+            return Observed::Absent;
+        };
+        self.refresh(uid, &slot);
+        let seen = slot.seen.lock();
+        seen.as_ref()
+            .map_or(Observed::Absent, |workload| workload.observed())
+    }
+
+    /// Everything that is there.
+    pub(crate) fn list(&self) -> Vec<(Uid, Observed)> {
+        let look = |(uid, slot): (Uid, std::sync::Arc<crate::workload::Slot>)| {
+            self.refresh(uid, &slot);
+            let seen = slot.seen.lock();
+            Some((uid, seen.as_ref()?.observed()))
+        };
+        self.all_slots().into_iter().filter_map(look).collect()
+    }
+}
+
+/// The exit code that is shown: what the kernel said, else what the first process has left. The
+/// file is the sandbox's to write, so it is read as little as possible and believed only where
+/// nothing better is known.
+pub(crate) fn exit_code(place: &Place, known: i32) -> i32 {
+    if known != UNKNOWN_EXIT {
+        return known;
+    }
+    let mut text = String::new();
+    let read = File::open(place.exit_file()).map(|file| file.take(16).read_to_string(&mut text));
+    match read {
+        Ok(Ok(_)) => text.trim().parse().unwrap_or(UNKNOWN_EXIT),
+        Ok(Err(_)) | Err(_) => UNKNOWN_EXIT,
+    }
+}

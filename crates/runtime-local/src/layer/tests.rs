@@ -1,0 +1,1 @@
+//! Archives there and back, without a sandbox.

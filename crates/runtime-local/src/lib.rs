@@ -1,0 +1,61 @@
+//! Sandboxes as containers on this host: a small engine of our own behind the Runtime port.
+//!
+//! A sandbox is a PID 1 in namespaces of its own, over an overlay whose upper directory is the
+//! sandbox's writable layer. Nothing of it depends on the server: PID 1 outlives it, and what the
+//! server must know again after a restart is in `sandboxes/<uid>/`.
+//!
+//! ```text
+//!            create                       delete
+//!  Absent ──────────▶ (making) ─▶ Present ──────────▶ (removing) ─▶ Absent
+//!                        │           │ ▲                  │
+//!                   died │    reset, │ │             died │
+//!                        ▼      swap ▼ │                  ▼
+//!                     Partial     (restarting) ─died─▶ Partial ──delete──▶ Absent
+//! ```
+//!
+//! Every arrow into brackets writes the stage to disk before it does anything, and every arrow out
+//! of them removes the note last, so a death in between is seen as `Partial`.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`options`], [`probe`], [`error`] | what can be asked for, what the host can do, what can go wrong |
+//! | `runtime` | the port: which call runs which verb, one at a time for each sandbox |
+//! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
+//! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
+//! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
+//! | `layer` | writable layers as archives, and back |
+//! | `cgroups`, `ranges`, `record`, `tree` | limits, user ids, what is on disk, removing directories |
+//! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate |
+
+pub mod error;
+pub mod options;
+pub mod probe;
+
+mod adopt;
+mod arm;
+mod base;
+mod capture;
+mod cgroups;
+mod child;
+mod create;
+mod delete;
+mod engine;
+mod freeze;
+mod inspect;
+mod kernel;
+mod layer;
+mod mounts;
+mod ranges;
+mod record;
+mod reset;
+mod rootfs;
+mod runtime;
+mod seccomp;
+mod start;
+mod tree;
+mod workload;
+
+pub use error::EngineError;
+pub use options::{Limits, Options, Step};
+pub use probe::{Capability, probe};
+pub use runtime::LocalRuntime;

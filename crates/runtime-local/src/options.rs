@@ -1,0 +1,138 @@
+//! What can be chosen about the engine.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
+
+/// Choices that hold for every sandbox of one engine.
+#[derive(Clone)]
+pub struct Options {
+    /// The program that is PID 1 of every sandbox. It is mounted read-only into it, so it should
+    /// be static: an image need not have a C library.
+    pub init: PathBuf,
+    /// Arguments of the first process, after its name.
+    pub init_args: Vec<String>,
+    /// Directories that can be named as an image, besides `base`. What a sandbox asks for is
+    /// looked up here, so that no path of the host can be asked for.
+    pub images: BTreeMap<String, PathBuf>,
+    /// Limits where a sandbox asks for none.
+    pub limits: Limits,
+    /// Whether setuid programs inside may raise privileges (`sudo`), up to root inside.
+    pub allow_sudo: bool,
+    /// The first user id on the host that sandboxes may use; each gets 65,536 of them.
+    pub first_uid: u32,
+    /// How many sandboxes can have user ids at once.
+    pub ranges: u32,
+    /// Below this directory of each cgroup hierarchy.
+    pub cgroup_parent: String,
+    /// Content of `/etc/resolv.conf` in `base`.
+    pub resolv_conf: String,
+    /// Called at each step of making and removing a sandbox, so that tests can die there.
+    #[doc(hidden)]
+    pub on_step: Option<StepHook>,
+}
+
+/// See [`Options::on_step`].
+#[doc(hidden)]
+pub type StepHook = Arc<dyn Fn(Step) + Send + Sync>;
+
+/// Limits of one sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Processes and threads.
+    pub pids: u32,
+    /// Memory in MiB; none means the host's.
+    pub memory_mib: Option<u32>,
+    /// Thousandths of a processor; none means the host's.
+    pub cpu_millis: Option<u32>,
+    /// Open files of one process.
+    pub open_files: u64,
+}
+
+/// Steps of making and removing a sandbox, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// The note that it is being made is written.
+    Noted,
+    /// Its directories are there.
+    Directories,
+    /// Its cgroups are there.
+    Cgroups,
+    /// Its first process exists and waits.
+    Cloned,
+    /// Its mounts are made and handed over.
+    Mounted,
+    /// Its first process runs the init program.
+    Executed,
+    /// The note that it is made is written.
+    Made,
+    /// The note that it is being removed is written.
+    Removing,
+    /// Its processes are gone.
+    Killed,
+    /// Its cgroups are gone.
+    Ungrouped,
+    /// Its writable layer is gone.
+    Emptied,
+}
+
+impl Step {
+    /// Every step.
+    pub const ALL: [Self; 11] = [
+        Self::Noted,
+        Self::Directories,
+        Self::Cgroups,
+        Self::Cloned,
+        Self::Mounted,
+        Self::Executed,
+        Self::Made,
+        Self::Removing,
+        Self::Killed,
+        Self::Ungrouped,
+        Self::Emptied,
+    ];
+}
+
+impl Options {
+    /// The usual choices, with this program as PID 1.
+    #[must_use]
+    pub fn new(init: impl Into<PathBuf>) -> Self {
+        Self {
+            init: init.into(),
+            init_args: Vec::new(),
+            images: BTreeMap::new(),
+            limits: Limits::default(),
+            allow_sudo: false,
+            first_uid: 0x2000_0000,
+            ranges: 0x4000,
+            cgroup_parent: "dormouse".into(),
+            resolv_conf: String::new(),
+            on_step: None,
+        }
+    }
+
+    pub(crate) fn reached(&self, step: Step) {
+        if let Some(hook) = &self.on_step {
+            hook(step);
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            pids: 4096,
+            memory_mib: None,
+            cpu_millis: None,
+            open_files: 16_384,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("init", &self.init)
+            .field("limits", &self.limits)
+            .field("allow_sudo", &self.allow_sudo)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! The port: each call runs its verb on a thread that may block, and goes on there even if its
+//! caller has left.
+
+use std::{path::Path, sync::Arc};
+
+use ::runtime::{Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec};
+use async_trait::async_trait;
+use model::{StringMap, Uid};
+
+use crate::{
+    engine::Engine,
+    error::{EngineError, Result},
+    options::Options,
+};
+
+/// Sandboxes on this host.
+#[derive(Debug, Clone)]
+pub struct LocalRuntime(Arc<Engine>);
+
+impl LocalRuntime {
+    /// Opens the engine of a data directory, and adopts the sandboxes that are there. One process
+    /// at a time may have it open; the caller sees to that.
+    ///
+    /// # Errors
+    /// If this host lacks something that every sandbox needs; the message names it.
+    pub fn open(data_dir: impl AsRef<Path>, options: Options) -> Result<Self, EngineError> {
+        Ok(Self(Arc::new(Engine::open(data_dir.as_ref(), options)?)))
+    }
+
+    /// The process on the host that is PID 1 of a sandbox, while it lives. Its namespaces are the
+    /// sandbox's.
+    #[must_use]
+    pub fn first_process(&self, uid: Uid) -> Option<i32> {
+        let slot = self.0.slot(uid)?;
+        let seen = slot.seen.lock();
+        Some(seen.as_ref()?.process.as_ref()?.id.pid)
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        verb: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T, RuntimeError> {
+        let engine = Arc::clone(&self.0);
+        match tokio::task::spawn_blocking(move || verb(&engine)).await {
+            Ok(result) => result.map_err(RuntimeError::from),
+            Err(error) => Err(RuntimeError::Failed(error.to_string().into())),
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for LocalRuntime {
+    async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
+        self.run(move |engine| Ok(engine.inspect(uid))).await
+    }
+
+    async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
+        self.run(|engine| Ok(engine.list())).await
+    }
+
+    async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
+        let spec = spec.clone();
+        self.run(move |engine| engine.create(fence, &spec)).await
+    }
+
+    async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
+        let arming = arming.clone();
+        self.run(move |engine| engine.arm(fence, &arming)).await
+    }
+
+    async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.run(move |engine| engine.freeze(fence)).await
+    }
+
+    async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.run(move |engine| engine.thaw(fence)).await
+    }
+
+    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
+        let images = images.clone();
+        self.run(move |engine| engine.swap_images(fence, &images))
+            .await
+    }
+
+    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+        self.run(move |engine| engine.capture(fence)).await
+    }
+
+    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.run(move |engine| engine.reset(fence)).await
+    }
+
+    async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.run(move |engine| engine.delete(fence)).await
+    }
+}

@@ -1,0 +1,66 @@
+//! What lives and deaths leave behind on the host: nothing. These tests count what belongs to the
+//! whole process, so they run one at a time.
+
+mod support;
+
+use runtime::{Observed, Runtime as _, RuntimeError, WorkloadState};
+use runtime_local::Step;
+use support::{Host, die, fence, leaks, leaks::Inventory, spec};
+
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[tokio::test]
+async fn a_server_killed_at_any_step_leaves_something_that_can_be_removed() {
+    let _alone = ALONE.lock().await;
+    let mut host = Host::new();
+    let at = fence(1, 2);
+    let before = Inventory::take(&host);
+    let namespaces = leaks::network_namespaces().len();
+    for verb in ["create", "reset", "delete"] {
+        for step in Step::ALL {
+            if verb != "create" {
+                host.runtime().create(at, &spec()).await.unwrap();
+                host.runtime = None;
+            }
+            die(&host, verb, step);
+            let runtime = host.reopen();
+            let seen = runtime.inspect(at.uid).await.unwrap();
+            match (&seen, verb, step) {
+                (Observed::Absent, "delete", step) => {
+                    // It was removed before, or never came to this step.
+                    assert!(step < Step::Removing, "{step:?}");
+                }
+                (Observed::Absent, ..) => panic!("{verb} {step:?}: nothing was noted"),
+                (Observed::Partial, ..) => {
+                    let refused = runtime.freeze(at).await;
+                    assert!(matches!(refused, Err(RuntimeError::WrongState { .. })));
+                }
+                (Observed::Present(facts), ..) => {
+                    assert_eq!(facts.state, WorkloadState::Running, "{verb} {step:?}");
+                }
+            }
+            runtime.delete(at).await.unwrap();
+            let listed = runtime.list().await.unwrap();
+            assert!(listed.is_empty(), "{verb} {step:?}: {listed:?}");
+            assert_eq!(Inventory::take(&host), before, "{verb} {step:?}");
+        }
+    }
+    // Others on this machine may make some of their own.
+    assert!(leaks::network_namespaces().len() <= namespaces + 2);
+}
+
+#[tokio::test]
+async fn fifty_lives_leave_nothing() {
+    let _alone = ALONE.lock().await;
+    let host = Host::new();
+    let at = fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    host.runtime().delete(at).await.unwrap();
+    let before = Inventory::take(&host);
+    for _ in 0..50 {
+        host.runtime().create(at, &spec()).await.unwrap();
+        host.runtime().delete(at).await.unwrap();
+    }
+    assert_eq!(Inventory::take(&host), before);
+    assert!(before.is_clear());
+}
