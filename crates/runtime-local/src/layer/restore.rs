@@ -71,6 +71,8 @@ struct Unpack<'a> {
 /// What the records before an entry say about it.
 #[derive(Default)]
 struct Records {
+    path: Option<Vec<u8>>,
+    link: Vec<u8>,
     literal: bool,
     mtime: Option<(i64, u32)>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -79,8 +81,15 @@ struct Records {
 impl Unpack<'_> {
     fn all(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let mut archive = Archive::new(from);
-        for entry in archive.entries()? {
-            self.one(&mut entry?)?;
+        // The library reads records line by line; a value may have lines of its own.
+        let mut records = Records::default();
+        for entry in archive.entries()?.raw(true) {
+            let mut entry = entry?;
+            if entry.header().entry_type() == EntryType::XHeader {
+                records = Records::read(&mut entry)?;
+            } else {
+                self.one(&mut entry, &std::mem::take(&mut records))?;
+            }
         }
         for (path, times) in std::mem::take(&mut self.times).into_iter().rev() {
             let directory = self.open_directory(&path)?;
@@ -89,9 +98,11 @@ impl Unpack<'_> {
         Ok(())
     }
 
-    fn one(&mut self, entry: &mut Entry<'_, &mut dyn Read>) -> io::Result<()> {
-        let records = read_records(entry)?;
-        let path = entry.path_bytes().into_owned();
+    fn one(&mut self, entry: &mut Entry<'_, &mut dyn Read>, records: &Records) -> io::Result<()> {
+        let path = match &records.path {
+            Some(path) => path.clone(),
+            None => entry.path_bytes().into_owned(),
+        };
         let path = path.strip_suffix(b"/").unwrap_or(&path);
         let path = if path == b"." { b"" } else { path };
         let (parent, name) = split(path)?;
@@ -113,7 +124,7 @@ impl Unpack<'_> {
         let c_name = CString::new(name)?;
         let mode = Mode::from_raw_mode(entry.header().mode()? & 0o7777);
         let owner = self.owner(entry)?;
-        let times = times(&records, entry)?;
+        let times = times(records, entry)?;
         match entry.header().entry_type() {
             EntryType::Directory => {
                 let fd = if name.is_empty() {
@@ -126,7 +137,7 @@ impl Unpack<'_> {
                     open_in(parent_fd, &c_name)?
                 };
                 self.times.push((path.to_vec(), times));
-                self.dress(fd.as_fd(), owner, mode, &records)
+                self.dress(fd.as_fd(), owner, mode, records)
             }
             EntryType::Regular => {
                 let flags = OFlags::WRONLY
@@ -137,12 +148,11 @@ impl Unpack<'_> {
                 let fd = openat(parent_fd, &c_name, flags, Mode::from_raw_mode(0o600))?;
                 let mut file = File::from(fd);
                 io::copy(entry, &mut file)?;
-                self.dress(file.as_fd(), owner, mode, &records)?;
+                self.dress(file.as_fd(), owner, mode, records)?;
                 Ok(futimens(&file, &times)?)
             }
             EntryType::Link => {
-                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                let (target_parent, target_name) = split(&target)?;
+                let (target_parent, target_name) = split(&records.link)?;
                 let target_parent = self.open_directory(target_parent)?;
                 let target_name = CString::new(target_name)?;
                 Ok(linkat(
@@ -154,8 +164,7 @@ impl Unpack<'_> {
                 )?)
             }
             EntryType::Symlink => {
-                let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                symlinkat(CString::new(target)?, parent_fd, &c_name)?;
+                symlinkat(CString::new(records.link.as_slice())?, parent_fd, &c_name)?;
                 self.dress_by_name(parent_fd, &c_name, owner, &times)
             }
             EntryType::Fifo => {
@@ -249,6 +258,9 @@ fn open_in(parent: BorrowedFd<'_>, name: &CString) -> rustix::io::Result<OwnedFd
 
 /// Directory and name of a path.
 fn split(path: &[u8]) -> io::Result<(&[u8], &[u8])> {
+    if path.starts_with(b"/") {
+        return Err(io::Error::other("a path from the root"));
+    }
     let path = path.strip_prefix(b"./").unwrap_or(path);
     let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -273,29 +285,64 @@ fn plain(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn read_records(entry: &mut Entry<'_, &mut dyn Read>) -> io::Result<Records> {
-    let mut records = Records::default();
-    let Some(extensions) = entry.pax_extensions()? else {
-        return Ok(records);
-    };
-    for extension in extensions {
-        let extension = extension?;
-        let Ok(key) = extension.key() else {
-            continue;
-        };
-        let value = extension.value_bytes().to_vec();
-        if key == LITERAL {
-            records.literal = true;
+/// More than any entry of a layer needs: names and attributes are bounded by the kernel.
+const MAX_RECORDS: u64 = 16 << 20;
+
+impl Records {
+    /// Reads `length key=value` lines; the length counts the whole line, so a value may hold
+    /// anything.
+    fn read(entry: &mut Entry<'_, &mut dyn Read>) -> io::Result<Self> {
+        let malformed = || io::Error::other("a malformed record");
+        if entry.size() > MAX_RECORDS {
+            return Err(malformed());
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes)?;
+        let mut records = Self::default();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let space = rest
+                .iter()
+                .position(|byte| *byte == b' ')
+                .ok_or_else(malformed)?;
+            let length = std::str::from_utf8(&rest[..space])
+                .ok()
+                .and_then(|text| text.parse().ok());
+            let (line, after) = length
+                .and_then(|length| rest.split_at_checked(length))
+                .ok_or_else(malformed)?;
+            let record = line
+                .get(space + 1..)
+                .and_then(|record| record.strip_suffix(b"\n"));
+            let record = record.ok_or_else(malformed)?;
+            let equals = record
+                .iter()
+                .position(|byte| *byte == b'=')
+                .ok_or_else(malformed)?;
+            let key = std::str::from_utf8(&record[..equals]).map_err(io::Error::other)?;
+            records.take(key, record[equals + 1..].to_vec())?;
+            rest = after;
+        }
+        Ok(records)
+    }
+
+    fn take(&mut self, key: &str, value: Vec<u8>) -> io::Result<()> {
+        if key == "path" {
+            self.path = Some(value);
+        } else if key == "linkpath" {
+            self.link = value;
         } else if key == "mtime" {
-            records.mtime = parse_time(&value);
+            self.mtime = parse_time(&value);
+        } else if key == LITERAL {
+            self.literal = true;
         } else if let Some(name) = key.strip_prefix(XATTR) {
-            records.xattrs.push((name.as_bytes().to_vec(), value));
+            self.xattrs.push((name.as_bytes().to_vec(), value));
         } else if let Some(hex) = key.strip_prefix(HEX_XATTR) {
             let name = parse_hex(hex).ok_or_else(|| io::Error::other("an attribute's name"))?;
-            records.xattrs.push((name, value));
+            self.xattrs.push((name, value));
         }
+        Ok(())
     }
-    Ok(records)
 }
 
 fn parse_hex(hex: &str) -> Option<Vec<u8>> {

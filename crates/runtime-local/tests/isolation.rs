@@ -1,0 +1,158 @@
+//! What cannot be done from inside, as root and as a user: one line for each attempt.
+#![expect(
+    unsafe_code,
+    reason = "System V queues have no safe interface, and the host must have one to be found"
+)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails where it did not expect to"
+)]
+
+mod support;
+
+use std::{net::TcpListener, os::linux::net::SocketAddrExt as _, os::unix::net::UnixListener};
+
+use model::{Epoch, sandbox::Resources};
+use runtime::{Arming, Runtime as _, WorkloadSpec};
+use support::{Host, fence, spec};
+
+const PIDS: u32 = 64;
+const MEMORY: u32 = 96;
+
+#[tokio::test]
+async fn nobody_breaks_out() {
+    let mut options = support::options();
+    options.limits.pids = PIDS;
+    let host = Host::with(options);
+    let (at, other) = (fence(1, 1), fence(2, 1));
+    let limited = WorkloadSpec {
+        resources: Some(Resources {
+            cpu_millis: Some(1000),
+            memory_mib: Some(MEMORY),
+            disk_mib: None,
+        }),
+        ..spec()
+    };
+    for at in [at, other] {
+        host.runtime().create(at, &limited).await.unwrap();
+        let arming = Arming {
+            epoch: Epoch(1),
+            env: [("TOKEN", "secret")].into_iter().collect(),
+        };
+        host.runtime().arm(at, &arming).await.unwrap();
+    }
+    host.sh(other.uid, "echo theirs > /tmp/theirs");
+    host.run(other.uid, 0, &["background", "/bin/sleep", "98765"]);
+    host.sh(at.uid, "cp /usr/bin/id /tmp/setuid-id && chmod 4755 /tmp/setuid-id && cp /bin/cat /tmp/capable-cat");
+    // Version 2, effective, all capabilities: what setcap writes.
+    let script = "import os; os.setxattr('/tmp/capable-cat', 'security.capability', b'\\x01\\0\\0\\x02' + b'\\xff' * 4 + b'\\0' * 4 + b'\\xff\\x01\\0\\0' + b'\\0' * 4)";
+    let set = host.run(at.uid, 0, &["/usr/bin/python3", "-c", script]);
+    println!("file capabilities set: {} {}", set.code, set.output);
+
+    // What there is to be found on the host.
+    let secret = host.data.join("secret");
+    std::fs::copy("/etc/hostname", &secret).unwrap();
+    open_to_all(&host);
+    let _queue = Queue::make();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = format!("dormouse-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _abstract = UnixListener::bind_addr(&address).unwrap();
+    let path = host.data.join("socket");
+    let _socket = UnixListener::bind(&path).unwrap();
+    let state = host.data.join(format!("sandboxes/{}/state.json", at.uid));
+    let given = [
+        format!("secret={}", secret.display()),
+        format!("state={}", state.display()),
+        format!("pid={}", std::process::id().max(1000)),
+        format!("other={}", "98765"),
+        "file=/tmp/theirs".to_owned(),
+        format!("queue={QUEUE}"),
+        format!("port={}", port.local_addr().unwrap().port()),
+        format!("socket={name}"),
+        format!("path={}", path.display()),
+        format!("pids={PIDS}"),
+        format!("memory={MEMORY}"),
+    ];
+
+    // The first process was given nothing but /dev/null; a socket is what it made itself.
+    let pid = host.runtime().first_process(at.uid).unwrap();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<_> = open
+        .map(|fd| std::fs::read_link(fd.unwrap().path()).unwrap())
+        .collect();
+    assert!(open.len() <= 4, "{open:?}");
+    assert!(
+        open[..3].iter().all(|target| target.ends_with("dev/null")),
+        "{open:?}"
+    );
+
+    let listed = host.run(at.uid, 0, &["/run/dormouse/init", "attempts"]);
+    assert_eq!(listed.code, 0, "{}", listed.output);
+    let attempts: Vec<_> = listed.output.lines().collect();
+    assert!(attempts.len() >= 60, "{}", attempts.len());
+    let mut breaches = Vec::new();
+    for attempt in &attempts {
+        for (who, uid) in [("root", 0), ("user", 1000)] {
+            let mut argv = vec!["/run/dormouse/init", "attempt", attempt];
+            argv.extend(given.iter().map(String::as_str));
+            let reply = host.run(at.uid, uid, &argv);
+            let said = reply.output.trim();
+            let result = match reply.code {
+                0 => "refused",
+                _ => "BREACH",
+            };
+            println!("{result}  {who}  {attempt}: {said}");
+            if reply.code != 0 {
+                breaches.push(format!("{who}: {attempt}: {said}"));
+            }
+        }
+    }
+    // It is still there, and the other one did not notice.
+    assert_eq!(host.sh(at.uid, "echo here"), "here\n");
+    assert_eq!(host.sh(other.uid, "cat /tmp/theirs"), "theirs\n");
+    for at in [at, other] {
+        host.runtime().delete(at).await.unwrap();
+    }
+    assert!(breaches.is_empty(), "{breaches:#?}");
+    println!("{} attempts, each as root and as user", attempts.len());
+}
+
+/// No mode of a directory on the way is what refuses.
+fn open_to_all(host: &Host) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    std::fs::set_permissions(host.data.parent().unwrap(), mode(0o755)).unwrap();
+    for name in ["", "secret"] {
+        std::fs::set_permissions(host.data.join(name), mode(0o755)).unwrap();
+    }
+}
+
+const QUEUE: i32 = 54_321;
+
+/// A message queue and shared memory of the host.
+struct Queue(i32, i32);
+
+impl Queue {
+    fn make() -> Self {
+        // SAFETY: only numbers are passed.
+        let (queue, memory) = unsafe {
+            let create = libc::IPC_CREAT | 0o666;
+            (
+                libc::msgget(QUEUE, create),
+                libc::shmget(QUEUE, 4096, create),
+            )
+        };
+        assert!(queue >= 0 && memory >= 0);
+        Self(queue, memory)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: removing needs no memory.
+        unsafe {
+            libc::msgctl(self.0, libc::IPC_RMID, std::ptr::null_mut());
+            libc::shmctl(self.1, libc::IPC_RMID, std::ptr::null_mut());
+        }
+    }
+}
