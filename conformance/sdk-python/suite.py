@@ -4,7 +4,6 @@ No test framework: a case is a function, its name is a sentence, and every case 
 """
 
 import asyncio
-import gzip
 import os
 import shutil
 import sys
@@ -78,8 +77,8 @@ def output_arrives_in_order_and_whole(box, _):
 
 @case
 def large_output_is_not_cut(box, _):
-    done = box.commands.run("head -c 20000000 /dev/zero | tr '\\0' 'ä' | head -c 20000000 | wc -c; yes 0123456789abcde | head -c 8388608")
-    assert len(done.stdout) > 8388608, len(done.stdout)
+    done = box.commands.run("yes 0123456789abcde | head -c 8388608")
+    assert done.stdout == "0123456789abcde\n" * 524288, len(done.stdout)
 
 
 @case
@@ -268,8 +267,6 @@ def files_of_the_kernel_have_content(box, _):
 
 @case
 def metadata_is_kept_and_replaced(box, dir):
-    if shutil.which("true") and not hasattr(os, "setxattr"):
-        return
     info = box.files.write(f"{dir}/m", "x", metadata={"author": "ada", "k-2": "v w"})
     assert info.metadata == {"author": "ada", "k-2": "v w"}, info
     assert box.files.get_info(f"{dir}/m").metadata == {"author": "ada", "k-2": "v w"}
@@ -340,10 +337,6 @@ def files_belong_to_the_user_that_is_named(box, dir):
 
 
 # Watches
-
-
-def kinds(events):
-    return [(e.name, e.type.value if hasattr(e.type, "value") else e.type) for e in events]
 
 
 @case

@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 use tokio::sync::oneshot;
 
 /// How a process ended.
@@ -83,7 +83,7 @@ impl Children {
     pub(crate) fn reap(&self) {
         let mut waiting = self.waiting.lock();
         if self.all {
-            while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+            while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
                 if let Some(ended) = waiting.remove(&pid) {
                     ended.send(exit_of(status)).ok();
                 }

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use serde_json::Value;
 use wire::envd::{
     ACCESS_TOKEN_HEADER, AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, ENVD_VERSION, ENVD_VERSION_HEADER,
     HttpError, InitRequest,
@@ -202,9 +201,10 @@ async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -
     // No body at all is an /init that says nothing.
     let parsed = if body.iter().all(u8::is_ascii_whitespace) {
         Ok(InitRequest::default())
+    } else if wire::connect::is_object(&body) {
+        serde_json::from_slice(&body).map_err(|why| why.to_string())
     } else {
-        // By way of a value, so that what is wrong is named without echoing a secret.
-        serde_json::from_slice::<Value>(&body).and_then(serde_json::from_value)
+        Err("not a JSON object".to_owned())
     };
     let message: InitRequest = match parsed {
         Ok(message) => message,

@@ -80,6 +80,11 @@ impl Codec {
     pub fn decode<M: Message>(self, body: &[u8]) -> Result<M, Error> {
         match self {
             Self::Json if body.is_empty() => Ok(M::default()),
+            // An array would be read as the fields in their order, which no one means.
+            Self::Json if !is_object(body) => Err(Error::new(
+                Code::InvalidArgument,
+                "unmarshal message: not a JSON object",
+            )),
             Self::Json => serde_json::from_slice(body).map_err(|why| {
                 Error::new(Code::InvalidArgument, format!("unmarshal message: {why}"))
             }),
@@ -124,6 +129,12 @@ impl Codec {
         seal(&mut out, 0);
         out.into()
     }
+}
+
+/// Whether JSON text begins as an object.
+#[must_use]
+pub fn is_object(text: &[u8]) -> bool {
+    text.trim_ascii_start().first() == Some(&b'{')
 }
 
 /// Fills in the prefix of an envelope that was left room for at the start of `out`.
