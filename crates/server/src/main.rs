@@ -7,7 +7,8 @@
 //! | [`control_loop`] | what makes intent so, over which runtime |
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
-//! | [`listener`] | connections |
+//! | [`listener`], [`stall`] | connections, and those that do not move |
+//! | [`run`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
 
@@ -16,6 +17,7 @@ mod control_loop;
 mod data_dir;
 mod listener;
 mod logging;
+mod run;
 mod serve;
 mod stall;
 mod tls;
@@ -39,6 +41,7 @@ use config::{
     after_help = "Examples:
   dormouse serve                              run the server
   dormouse serve --data-dir ./data --listen 127.0.0.1:0
+  dormouse run python3 -c 'print(1)'          a command in a throw-away sandbox
   dormouse apply -f sandbox.yaml              create or change what a file describes
   dormouse get sandboxes                      list them
   dormouse describe sandbox my-sandbox        everything about one, with its events
@@ -74,6 +77,8 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Run a command in a sandbox that is gone when it ends
+    Run(run::Run),
     /// Print the version
     Version,
     #[command(flatten)]
@@ -85,6 +90,12 @@ fn main() -> ExitCode {
         Command::Serve(flags) => serve(&flags),
         Command::Config { flags, output } => {
             read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
+        }
+        Command::Run(args) => {
+            match runtime().and_then(|runtime| runtime.block_on(run::run(args))) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            }
         }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Client(command) => client(command),

@@ -9,6 +9,7 @@ mod https;
 mod kubectl;
 mod kubectl_changes;
 mod lifecycle;
+mod run;
 mod server;
 mod start;
 mod watching;
