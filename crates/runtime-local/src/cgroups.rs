@@ -8,16 +8,13 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _, Seek as _},
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{CWD, Mode, OFlags, openat},
-};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::{
     error::{Doing as _, EngineError, Result},
@@ -232,8 +229,11 @@ impl Cgroup<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.doing("kill every process of the cgroup")?,
         }
-        self.wait_for("populated 0")
-            .doing("wait until every process is gone")
+        match self.wait_for("populated 0") {
+            // Somebody has tidied up: only an empty cgroup can be removed.
+            Err(_) if !self.unified.exists() => Ok(()),
+            other => other.doing("wait until every process is gone"),
+        }
     }
 
     /// Whether any process is inside.
@@ -254,25 +254,25 @@ impl Cgroup<'_> {
         Ok(())
     }
 
-    /// Waits for a line of `cgroup.events`, of which the kernel gives notice.
+    /// Waits for a line of `cgroup.events`. The kernel gives notice of a change at most every ten
+    /// milliseconds, which is longer than most changes take, so it is asked again and again.
     fn wait_for(&self, line: &str) -> io::Result<()> {
         let mut events = File::open(self.unified.join("cgroup.events"))?;
         let mut text = String::new();
-        let give_up = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
-        loop {
+        let mut waited = Duration::ZERO;
+        let mut pause = Duration::from_micros(10);
+        while waited < PATIENCE {
             text.clear();
             events.rewind()?;
             events.read_to_string(&mut text)?;
             if text.lines().any(|l| l == line) {
                 return Ok(());
             }
-            let mut changed = [PollFd::from_borrowed_fd(events.as_fd(), PollFlags::PRI)];
-            match poll(&mut changed, Some(&give_up)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            thread::sleep(pause);
+            waited += pause;
+            pause = (pause * 5 / 4).min(Duration::from_millis(2));
         }
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 

@@ -195,8 +195,9 @@ fn perform(script: &Script<'_>, socket: BorrowedFd<'_>) -> Result<Infallible, Fa
             Some((visible, path))
         }
     };
+    let mut empty = None;
     for mount in script.mounts {
-        mount_into(root.as_fd(), mount, &mut received)?;
+        mount_into(root.as_fd(), mount, &mut received, &mut empty)?;
     }
     if let Some((visible, path)) = pierced {
         let target = beneath(root.as_fd(), path).at(Stage::Mounts)?;
@@ -267,6 +268,7 @@ fn mount_into(
     root: BorrowedFd<'_>,
     mount: &Mount<'_>,
     received: &mut [Option<OwnedFd>; MAX_MOUNTS],
+    empty: &mut Option<OwnedFd>,
 ) -> Result<(), Failure> {
     match mount {
         Mount::Received { target } => {
@@ -298,21 +300,28 @@ fn mount_into(
             attach(null.as_fd(), target.as_fd()).at(Stage::Hide)
         }
         Mount::HiddenDirectory { target } => {
-            let options = [
-                (c"size", Some(c"4k")),
-                (c"nr_inodes", Some(c"2")),
-                (c"mode", Some(c"555")),
-            ];
-            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-                | MountAttrFlags::MOUNT_ATTR_NOSUID
-                | MountAttrFlags::MOUNT_ATTR_NODEV
-                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-            let empty = fresh(c"tmpfs", &options, attributes).at(Stage::Hide)?;
             let target = beneath(root, target).at(Stage::Hide)?;
-            attach(empty.as_fd(), target.as_fd()).at(Stage::Hide)
+            // One empty filesystem serves for all of them.
+            let mount = match empty {
+                Some(first) => open_tree(first.as_fd(), c"", CLONE | EMPTY_PATH).at(Stage::Hide)?,
+                None => fresh(c"tmpfs", EMPTY_OPTIONS, EMPTY_ATTRIBUTES).at(Stage::Hide)?,
+            };
+            attach(mount.as_fd(), target.as_fd()).at(Stage::Hide)?;
+            empty.get_or_insert(mount);
+            Ok(())
         }
     }
 }
+
+const EMPTY_OPTIONS: &[(&CStr, Option<&CStr>)] = &[
+    (c"size", Some(c"4k")),
+    (c"nr_inodes", Some(c"2")),
+    (c"mode", Some(c"555")),
+];
+const EMPTY_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
+    .union(MountAttrFlags::MOUNT_ATTR_NOSUID)
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 const EMPTY_PATH: OpenTreeFlags = OpenTreeFlags::AT_EMPTY_PATH;
 
