@@ -108,7 +108,8 @@ settings! {
     api_max_watches: AtLeastOne = "api.max_watches", Fallback::Fixed("4096");
     /// Connections served at once; more of them wait to be accepted
     api_max_connections: AtLeastOne = "api.max_connections", Fallback::Fixed("1024");
-    /// What runs sandboxes: none (they stay Pending), or fake (for development: nothing is real)
+    /// What runs sandboxes: none (they stay Pending), fake (for development: nothing is real), or
+    /// local (containers on this host; needs root, and dormouse-agent beside this program)
     runtime: RuntimeKind = "runtime", Fallback::Fixed("none");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");

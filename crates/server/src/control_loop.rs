@@ -1,7 +1,7 @@
 //! The control loop as this process runs it: over which runtime, and how its health reaches
 //! readiness.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::Readiness;
@@ -9,10 +9,11 @@ use cache::Health;
 use control::{Control, events::StoredEvents};
 use kit::{Clock, Entropy, Tasks};
 use runtime::{Runtime, fake::FakeRuntime};
+use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::config::types::RuntimeKind;
+use crate::{config::types::RuntimeKind, run::find_agent};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,9 +30,10 @@ pub(crate) struct ControlLoop {
 /// Starts the loop; `None` if this process is to run nothing, so that sandboxes stay Pending.
 ///
 /// # Errors
-/// If it cannot read the store in time.
+/// If it cannot read the store in time, or this host cannot run sandboxes.
 pub(crate) async fn start(
     kind: RuntimeKind,
+    data_dir: &Path,
     store: &Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<Entropy>,
@@ -42,6 +44,12 @@ pub(crate) async fn start(
         RuntimeKind::Fake => {
             tracing::warn!("the fake runtime pretends: no sandbox is ever real");
             Arc::new(FakeRuntime::new(tasks.child()))
+        }
+        RuntimeKind::Local => {
+            let mut options = runtime_local::Options::new(find_agent(None)?);
+            options.init_args = vec!["--pid1".into(), "--user".into(), "user".into()];
+            let opened = LocalRuntime::open(data_dir, options);
+            Arc::new(opened.context("open the engine that runs sandboxes on this host")?)
         }
     };
     let events = StoredEvents::start(store.clone(), clock.clone(), &tasks);

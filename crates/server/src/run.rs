@@ -134,7 +134,11 @@ async fn inside(engine: &LocalRuntime, fence: Fence, args: Run) -> anyhow::Resul
     Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
 }
 
-fn find_agent(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// The agent that runs inside every sandbox.
+///
+/// # Errors
+/// If it is not where it should be; the message says where, and how to get it.
+pub(crate) fn find_agent(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),
         None => std::env::current_exe()
@@ -143,7 +147,7 @@ fn find_agent(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     };
     if !path.is_file() {
         bail!(
-            "there is no agent at {}: build it with `cargo build --release -p dormouse-agent` and name it with --agent",
+            "there is no agent at {}: build it with `cargo build --release -p dormouse-agent`, and put it there",
             path.display()
         );
     }

@@ -63,7 +63,8 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         watches: settings.api_max_watches.0,
         ..Limits::default()
     };
-    let control = control_loop::start(settings.runtime, &store, &clock, &entropy).await?;
+    let kind = settings.runtime;
+    let control = control_loop::start(kind, data_dir.path(), &store, &clock, &entropy).await?;
     let mut api = ResourceApi::new(store, clock, entropy, auth, limits).with_tasks(tasks.clone());
     if let Some(control) = &control {
         api = api.with_readiness(control.readiness.clone());

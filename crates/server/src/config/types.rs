@@ -165,6 +165,8 @@ words! {
         None = "none",
         /// A pretence, for development.
         Fake = "fake",
+        /// Containers on this host.
+        Local = "local",
     }
 }
 

@@ -9,6 +9,7 @@ mod https;
 mod kubectl;
 mod kubectl_changes;
 mod lifecycle;
+mod local_runtime;
 mod run;
 mod server;
 mod start;

@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 
 /// The agent of this build, beside the program under test.
-fn agent() -> &'static Path {
+pub(crate) fn agent() -> &'static Path {
     static AGENT: OnceLock<PathBuf> = OnceLock::new();
     AGENT.get_or_init(|| {
         let built = Command::new(env!("CARGO"))
