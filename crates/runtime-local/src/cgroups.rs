@@ -106,10 +106,18 @@ pub(crate) struct Cgroups {
 impl Cgroups {
     /// Makes the parents, and lets the controllers through to their children.
     pub(crate) fn open(parent: PathBuf) -> Result<Self> {
-        let hierarchies = Hierarchies::detect()?;
-        let mut level = hierarchies.unified.clone();
+        let cgroups = Self {
+            hierarchies: Hierarchies::detect()?,
+            parent,
+        };
+        cgroups.prepare()?;
+        Ok(cgroups)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        let mut level = self.hierarchies.unified.clone();
         let switch_on = |level: &Path| {
-            for controller in &hierarchies.version2 {
+            for controller in &self.hierarchies.version2 {
                 write(
                     &level.join("cgroup.subtree_control"),
                     &format!("+{controller}"),
@@ -119,26 +127,32 @@ impl Cgroups {
             Ok::<_, EngineError>(())
         };
         switch_on(&level)?;
-        for part in &parent {
+        for part in &self.parent {
             level.push(part);
-            make(&level)?;
+            make(&level).doing(format!("make the cgroup {}", level.display()))?;
             switch_on(&level)?;
         }
-        for mount in hierarchies.version1.values() {
-            fs::create_dir_all(mount.join(&parent))
+        for mount in self.hierarchies.version1.values() {
+            fs::create_dir_all(mount.join(&self.parent))
                 .doing(format!("make a cgroup at {}", mount.display()))?;
         }
-        Ok(Self {
-            hierarchies,
-            parent,
-        })
+        Ok(())
+    }
+
+    /// Removes the parents that have no children; those that do stay.
+    fn tidy(&self) {
+        let version1 = self.hierarchies.version1.values();
+        for mount in version1.chain([&self.hierarchies.unified]) {
+            // Not empty, or gone already: both are fine.
+            let _ = fs::remove_dir(mount.join(&self.parent));
+        }
     }
 
     /// The cgroups of a sandbox, whether they are there or not.
     pub(crate) fn of(&self, name: &str) -> Cgroup<'_> {
         let below = self.parent.join(name);
         Cgroup {
-            hierarchies: &self.hierarchies,
+            all: self,
             unified: self.hierarchies.unified.join(&below),
             version1: self
                 .hierarchies
@@ -166,10 +180,16 @@ impl Cgroups {
     }
 }
 
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        self.tidy();
+    }
+}
+
 /// The cgroups of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Cgroup<'a> {
-    hierarchies: &'a Hierarchies,
+    all: &'a Cgroups,
     unified: PathBuf,
     version1: Vec<(&'static str, PathBuf)>,
 }
@@ -177,12 +197,23 @@ pub(crate) struct Cgroup<'a> {
 impl Cgroup<'_> {
     /// Makes the directories and sets the limits.
     pub(crate) fn make(&self, limits: &Limits) -> Result<()> {
-        make(&self.unified)?;
-        for controller in &self.hierarchies.version2 {
+        let directories = || {
+            make(&self.unified)?;
+            self.version1.iter().try_for_each(|(_, path)| make(path))
+        };
+        match directories() {
+            // Somebody has tidied the parents away while they had no children.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.all.prepare()?;
+                directories()
+            }
+            other => other,
+        }
+        .doing("make the sandbox's cgroups")?;
+        for controller in &self.all.hierarchies.version2 {
             limit_version2(&self.unified, controller, limits)?;
         }
         for (controller, path) in &self.version1 {
-            make(path)?;
             limit_version1(path, controller, limits)?;
         }
         Ok(())
@@ -276,12 +307,10 @@ impl Cgroup<'_> {
     }
 }
 
-fn make(path: &Path) -> Result<()> {
+fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(error).doing(format!("make the cgroup {}", path.display()))
-        }
-        Ok(()) | Err(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
 }
 

@@ -64,3 +64,29 @@ async fn fifty_lives_leave_nothing() {
     assert_eq!(Inventory::take(&host), before);
     assert!(before.is_clear());
 }
+
+#[tokio::test]
+async fn an_engine_without_sandboxes_leaves_no_cgroup_and_makes_its_own_again() {
+    let _alone = ALONE.lock().await;
+    let mut host = Host::new();
+    let parents = || -> Vec<_> {
+        let all = support::cgroup_mounts().into_iter();
+        all.map(|mount| mount.join("dormouse").join(host.instance()))
+            .filter(|path| path.exists())
+            .collect()
+    };
+    assert!(parents().len() >= 2);
+    // By hand, as somebody who tidies up would.
+    for parent in parents() {
+        std::fs::remove_dir(parent).unwrap();
+    }
+    let at = fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    host.runtime().delete(at).await.unwrap();
+    assert!(parents().len() >= 2);
+    let instance = host.instance();
+    host.runtime = None;
+    for mount in support::cgroup_mounts() {
+        assert!(!mount.join("dormouse").join(&instance).exists());
+    }
+}
