@@ -24,8 +24,8 @@ use crate::{
     kubectl,
 };
 
-/// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+/// A test that takes longer hangs. The longest sets up a Python environment of its own first.
+const LIMIT: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program with tests in it.
