@@ -58,7 +58,9 @@ async fn run(agent: &Served, script: &str) -> String {
 #[tokio::test]
 async fn orphans_come_to_the_first_process_and_are_reaped() {
     let (program, agent) = start(&["--pid1"]).await;
-    let orphan = run(&agent, "(sh -c 'echo $$; exec sleep 0.5' &) | head -1").await;
+    // It lets go of its output, so that the end of its starter does not wait for it.
+    let script = "(sh -c 'echo $$; exec sleep 1 >/dev/null 2>&1' &) | head -1";
+    let orphan = run(&agent, script).await;
     let orphan = orphan.trim().to_owned();
     let stat = format!("/proc/{orphan}/stat");
     let parent = std::fs::read_to_string(&stat).unwrap();
