@@ -15,7 +15,6 @@ use kit::{Clock, Tasks};
 use model::{
     Event, Key, Metadata, Name, Namespace, Object, Spec, StringMap, Timestamp, Uid,
     event::{ABOUT_LABEL, About, EventSpec, MAX_EVENTS_PER_OBJECT},
-    pool::POOL_LABEL,
 };
 use plan::Note;
 use store::{Query, Store, StoreError, StoreExt as _};
@@ -209,6 +208,3 @@ pub fn fingerprint(parts: &[&str]) -> u64 {
     }
     hash
 }
-
-/// Labels that the platform writes last and clients cannot override.
-pub(crate) const SYSTEM_LABELS: [&str; 2] = [POOL_LABEL, model::pool::REVISION_LABEL];

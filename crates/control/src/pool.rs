@@ -18,7 +18,7 @@ use plan::{
 use store::{Outcome, Precondition, StoreError, StoreExt as _};
 
 use crate::{
-    events::{SYSTEM_LABELS, fingerprint},
+    events::fingerprint,
     world::{Done, World, lost},
 };
 
@@ -220,13 +220,9 @@ fn new_member(world: &World, pool: &SandboxPool, revision: &str) -> Sandbox {
     let name = Name::new(name).unwrap_or_else(|_| pool.metadata.name.clone());
     let mut meta = Metadata::new(pool.metadata.namespace.clone(), name);
     meta.labels = pool.metadata.labels.clone();
-    for (label, value) in SYSTEM_LABELS
-        .into_iter()
-        .zip([pool.metadata.name.as_str(), revision])
-    {
-        meta.labels.insert(label, value);
-    }
-    debug_assert!(meta.labels.contains_key(POOL_LABEL));
+    // Last, so that nobody can override them.
+    meta.labels.insert(POOL_LABEL, pool.metadata.name.as_str());
+    meta.labels.insert(REVISION_LABEL, revision);
     meta.finalizers = vec![SANDBOX_FINALIZER.into()];
     meta.owner_references = vec![OwnerReference {
         api_version: GROUP_VERSION.into(),

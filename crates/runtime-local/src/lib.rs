@@ -25,7 +25,7 @@
 //! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
 //! | `layer` | writable layers as archives, and back |
 //! | `cgroups`, `ranges`, `record`, `tree` | limits, user ids, what is on disk, removing directories |
-//! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate |
+//! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
 
 pub mod error;
 pub mod options;
