@@ -24,6 +24,7 @@ use crate::{
     record::{Place, Record, Stage},
     rootfs::KernelFiles,
     seccomp::Filters,
+    socket::Home,
     tree,
     workload::{Slot, Workload, boot_id},
 };
@@ -42,6 +43,8 @@ pub(crate) struct Engine {
     pub(crate) entropy: Entropy,
     /// An empty directory where a new root is attached for a moment; only its own process sees it.
     pub(crate) attach_at: CString,
+    /// The network namespace that sockets inside are made from.
+    pub(crate) home: Home,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
 }
 
@@ -93,6 +96,7 @@ impl Engine {
             attach_at: attach_at
                 .map_err(std::io::Error::from)
                 .doing("use the data directory's path")?,
+            home: Home::here()?,
             slots: Mutex::default(),
             options,
             data,

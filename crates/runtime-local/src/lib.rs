@@ -23,6 +23,7 @@
 //! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
 //! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
+//! | `socket` | sockets in a sandbox's network namespace |
 //! | `layer` | writable layers as archives, and back |
 //! | `cgroups`, `ranges`, `record`, `tree` | limits, user ids, what is on disk, removing directories |
 //! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
@@ -51,6 +52,7 @@ mod reset;
 mod rootfs;
 mod runtime;
 mod seccomp;
+mod socket;
 mod start;
 mod tree;
 mod workload;
@@ -59,3 +61,4 @@ pub use error::EngineError;
 pub use options::{Limits, Options, Step};
 pub use probe::{Capability, probe};
 pub use runtime::LocalRuntime;
+pub use socket::Family;

@@ -1,0 +1,95 @@
+//! Sockets inside a sandbox's network namespace, for whoever dials its ports.
+//!
+//! A socket belongs to the namespace it was made in, for good: it can be connected from any thread
+//! afterwards, and reaches what listens on the sandbox's loopback. Making one takes a thread there
+//! and back, which is a few microseconds and needs no thread of its own.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+};
+
+use ::runtime::RuntimeError;
+use model::Uid;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+    thread::{
+        LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space,
+        move_into_thread_name_spaces,
+    },
+};
+
+use crate::{
+    engine::Engine,
+    error::{Doing as _, EngineError, Result},
+};
+
+/// Which addresses a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Version 4.
+    V4,
+    /// Version 6.
+    V6,
+}
+
+/// The server's own network namespace, to come back to.
+#[derive(Debug)]
+pub(crate) struct Home(OwnedFd);
+
+impl Home {
+    /// Notes where this thread is.
+    pub(crate) fn here() -> Result<Self> {
+        let file =
+            File::open("/proc/thread-self/ns/net").doing("open the own network namespace")?;
+        Ok(Self(file.into()))
+    }
+
+    /// Brings this thread back. One that stays in a sandbox's namespace would do the next
+    /// tenant's work there: that must not happen, whatever it costs.
+    fn come_back(&self) {
+        let back = move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network));
+        if let Err(error) = back {
+            eprintln!(
+                "a thread could not leave a sandbox's network namespace: {}",
+                io::Error::from(error)
+            );
+            std::process::abort();
+        }
+    }
+}
+
+impl Engine {
+    /// A TCP socket inside, not connected and not blocking.
+    pub(crate) fn socket(&self, uid: Uid, family: Family) -> Result<OwnedFd, EngineError> {
+        let slot = self.slot(uid).ok_or(RuntimeError::Absent(uid))?;
+        let pidfd = {
+            let seen = slot.seen.lock();
+            let workload = seen.as_ref().ok_or(RuntimeError::Absent(uid))?;
+            Arc::clone(&workload.alive(uid)?.pidfd)
+        };
+        match move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::NETWORK) {
+            Ok(()) => {}
+            Err(Errno::SRCH) => {
+                return Err(RuntimeError::WrongState {
+                    uid,
+                    state: "exited",
+                    needs: "delete it",
+                }
+                .into());
+            }
+            Err(error) => return Err(error).doing("enter the sandbox's network namespace"),
+        }
+        let family = match family {
+            Family::V4 => AddressFamily::INET,
+            Family::V6 => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None);
+        self.home.come_back();
+        socket.doing("make a socket in the sandbox")
+    }
+}
