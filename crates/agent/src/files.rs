@@ -74,7 +74,7 @@ impl Query {
         } else {
             "write"
         };
-        let expected = self.sign(operation, &token);
+        let expected = self.sign(operation, token.reveal());
         if !bool::from(expected.as_bytes().ct_eq(signature)) {
             return refuse("invalid signature");
         }

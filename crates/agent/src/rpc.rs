@@ -270,10 +270,10 @@ impl<Q: Message> Inputs<Q> {
                         "compressed message without an encoding",
                     ));
                 }
-                return self.codec.decode(&envelope.payload).map(Some);
+                return self.codec.decode_bytes(envelope.payload).map(Some);
             }
             match next_data(&mut self.body).await? {
-                Some(data) => self.deframer.push(&data),
+                Some(data) => self.deframer.push(data),
                 None if self.deframer.is_mid_message() => {
                     return Err(Error::new(
                         Code::InvalidArgument,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq as _;
-use wire::{envd::InitRequest, time::Timestamp};
+use wire::{Secret, envd::InitRequest, time::Timestamp};
 
 use crate::args::Args;
 
@@ -18,7 +18,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, Default)]
 struct Now {
     env: BTreeMap<String, String>,
-    token: Option<String>,
+    token: Option<Secret>,
     user: String,
     workdir: String,
     events: Option<String>,
@@ -70,7 +70,7 @@ impl Settings {
         }
         let mut now = self.now.lock();
         if let Some(token) = &now.token {
-            let body_token = request.access_token.as_deref().map(str::as_bytes);
+            let body_token = request.access_token.as_ref().map(|t| t.reveal().as_bytes());
             if !same(token, header_token) && !same(token, body_token) {
                 return Init::Denied;
             }
@@ -108,7 +108,7 @@ impl Settings {
             .is_none_or(|set| same(set, token))
     }
 
-    pub(crate) fn token(&self) -> Option<String> {
+    pub(crate) fn token(&self) -> Option<Secret> {
         self.now.lock().token.clone()
     }
 
@@ -132,8 +132,8 @@ impl Settings {
     }
 }
 
-fn same(token: &str, given: Option<&[u8]>) -> bool {
-    given.is_some_and(|given| bool::from(token.as_bytes().ct_eq(given)))
+fn same(token: &Secret, given: Option<&[u8]>) -> bool {
+    given.is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
 }
 
 #[cfg(test)]

@@ -5,17 +5,14 @@
 //! network namespace: it has no route to anywhere, and needs none.
 
 use std::{
-    io::Write as _,
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
+use agent_client::{Client, Event, StartOptions};
 use anyhow::{Context as _, anyhow, bail};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper_util::rt::TokioIo;
 use kit::{Clock as _, Entropy, SystemClock};
 use model::{
     Epoch, Generation, OperationId, StringMap, Uid,
@@ -25,9 +22,8 @@ use runtime::Runtime as _;
 use runtime_local::{LocalRuntime, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use wire::{
-    connect::{Codec, Deframer, FLAG_END, read_end_of_stream},
     envd,
-    process::{EndEvent, EventResponse, ProcessConfig, StartRequest},
+    process::{EndEvent, ProcessConfig, StartRequest},
 };
 
 /// What to run, and in what.
@@ -64,8 +60,6 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 /// How long the agent may take to answer for the first time.
 const START: Duration = Duration::from_secs(10);
-/// Longer than any message of the agent's: it sends output in small pieces.
-const LONGEST_MESSAGE: usize = 16 << 20;
 
 /// Runs the command. Answers its exit code.
 ///
@@ -201,14 +195,6 @@ fn dial_in_thread(pid: i32) -> anyhow::Result<TcpStream> {
 
 /// Starts the command and passes its output on, until it ends.
 async fn execute(connection: tokio::net::TcpStream, args: Run) -> anyhow::Result<EndEvent> {
-    let (mut agent, connection) = hyper::client::conn::http1::handshake(TokioIo::new(connection))
-        .await
-        .context("speak to the agent")?;
-    let tasks = kit::Tasks::default();
-    tasks.spawn(async move {
-        // Its failure is the response's failure.
-        let _ = connection.await;
-    });
     let mut command = args.command.into_iter();
     let start = StartRequest {
         process: Some(ProcessConfig {
@@ -221,63 +207,21 @@ async fn execute(connection: tokio::net::TcpStream, args: Run) -> anyhow::Result
         tag: None,
         stdin: Some(false),
     };
-    let request = hyper::Request::post("/process.Process/Start")
-        .header("host", "agent")
-        .header("content-type", "application/connect+proto")
-        .header("connect-protocol-version", "1")
-        .body(Full::new(Codec::Proto.envelope(&start)))?;
-    let response = agent
-        .send_request(request)
+    let agent = Client::over(connection);
+    let process = agent
+        .start(&start, StartOptions::default())
         .await
         .context("start the command")?;
-    if response.status() != hyper::StatusCode::OK {
-        let status = response.status();
-        let text = response.into_body().collect().await?.to_bytes();
-        bail!(
-            "the agent answered {status}: {}",
-            String::from_utf8_lossy(&text)
-        );
-    }
-    follow(response.into_body()).await
+    let ended = process.wait(|event| match event {
+        Event::Stdout(bytes) => pass_on(std::io::stdout(), &bytes),
+        Event::Stderr(bytes) => pass_on(std::io::stderr(), &bytes),
+        Event::Pty(_) | Event::End(_) => Ok(()),
+    });
+    ended.await.context("follow the command")
 }
 
-/// Reads the stream of a command's events up to its end.
-async fn follow(mut body: hyper::body::Incoming) -> anyhow::Result<EndEvent> {
-    let mut messages = Deframer::new(LONGEST_MESSAGE);
-    let mut end = None;
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.context("read from the agent")?.into_data() else {
-            continue;
-        };
-        messages.push(&data);
-        while let Some(envelope) = messages.next_envelope().map_err(|e| anyhow!(e))? {
-            if envelope.flags & FLAG_END != 0 {
-                read_end_of_stream(&envelope.payload).map_err(|e| anyhow!(e))?;
-                return end.context("the agent did not say how the command ended");
-            }
-            let message: EventResponse = Codec::Proto
-                .decode(&envelope.payload)
-                .map_err(|e| anyhow!(e))?;
-            let event = message.event.unwrap_or_default();
-            if let Some(data) = event.data {
-                pass_on(
-                    &data.stdout.unwrap_or_default(),
-                    &data.stderr.unwrap_or_default(),
-                )?;
-            }
-            end = event.end.or(end);
-        }
-    }
-    bail!("the sandbox ended before the command did")
-}
-
-fn pass_on(stdout: &Bytes, stderr: &Bytes) -> anyhow::Result<()> {
-    if !stdout.is_empty() {
-        std::io::stdout().write_all(stdout)?;
-        std::io::stdout().flush()?;
-    }
-    if !stderr.is_empty() {
-        std::io::stderr().write_all(stderr)?;
-    }
+fn pass_on(mut to: impl std::io::Write, bytes: &[u8]) -> anyhow::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()?;
     Ok(())
 }

@@ -94,6 +94,20 @@ impl Codec {
         }
     }
 
+    /// Reads a message whose bytes may stay where they are: of protobuf, fields of bytes are parts of
+    /// `body`.
+    ///
+    /// # Errors
+    /// `invalid_argument` with what was wrong.
+    pub fn decode_bytes<M: Message>(self, body: Bytes) -> Result<M, Error> {
+        match self {
+            Self::Json => self.decode(&body),
+            Self::Proto => M::decode(body).map_err(|why| {
+                Error::new(Code::InvalidArgument, format!("unmarshal message: {why}"))
+            }),
+        }
+    }
+
     /// Writes a message behind what `out` holds.
     pub fn encode_to<M: Message>(self, message: &M, out: &mut Vec<u8>) {
         match self {
@@ -187,25 +201,40 @@ pub struct Envelope {
 }
 
 /// Cuts a stream of bytes into envelopes.
+///
+/// An envelope that lies within one piece of what arrives is a part of that piece; only one that
+/// goes over several is put together.
 #[derive(Debug)]
 pub struct Deframer {
-    buffer: BytesMut,
+    /// The beginning of an envelope whose end had not arrived.
+    begun: BytesMut,
+    /// What has arrived after it.
+    rest: Bytes,
     limit: usize,
 }
+
+/// Room made at once for an envelope that is put together: its length is only a claim yet.
+const MOST_ROOM: usize = 1 << 20;
 
 impl Deframer {
     /// One that refuses messages longer than this.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
-            buffer: BytesMut::new(),
+            begun: BytesMut::new(),
+            rest: Bytes::new(),
             limit,
         }
     }
 
     /// Takes what has arrived.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
+    pub fn push(&mut self, bytes: impl Into<Bytes>) {
+        let bytes = bytes.into();
+        if self.rest.is_empty() {
+            self.rest = bytes;
+        } else {
+            self.rest = [&self.rest[..], &bytes].concat().into();
+        }
     }
 
     /// The next envelope, once it is complete.
@@ -213,10 +242,32 @@ impl Deframer {
     /// # Errors
     /// If it is longer than allowed. There is no way on from there.
     pub fn next_envelope(&mut self) -> Result<Option<Envelope>, Error> {
-        let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else {
+        if self.begun.is_empty() {
+            if let Some(whole) = self.length_of(&self.rest)?
+                && whole <= self.rest.len()
+            {
+                return Ok(Some(open(self.rest.split_to(whole))));
+            }
+            if self.rest.is_empty() {
+                return Ok(None);
+            }
+        }
+        self.fill(PREFIX);
+        let Some(whole) = self.length_of(&self.begun)? else {
             return Ok(None);
         };
-        let flags = prefix[0];
+        self.fill(whole);
+        if self.begun.len() < whole {
+            return Ok(None);
+        }
+        Ok(Some(open(self.begun.split().freeze())))
+    }
+
+    /// The length of the envelope that begins here, prefix included, if the prefix is there.
+    fn length_of(&self, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        let Some((prefix, _)) = bytes.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
         let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
         if length > self.limit {
             return Err(Error::new(
@@ -227,19 +278,30 @@ impl Deframer {
                 ),
             ));
         }
-        if self.buffer.len() < PREFIX + length {
-            self.buffer.reserve(PREFIX + length - self.buffer.len());
-            return Ok(None);
-        }
-        self.buffer.advance(PREFIX);
-        let payload = self.buffer.split_to(length).freeze();
-        Ok(Some(Envelope { flags, payload }))
+        Ok(Some(PREFIX + length))
+    }
+
+    /// Moves what has arrived to what was begun, up to this length of it.
+    fn fill(&mut self, length: usize) {
+        let missing = length.saturating_sub(self.begun.len());
+        self.begun.reserve(missing.min(MOST_ROOM));
+        let part = self.rest.split_to(missing.min(self.rest.len()));
+        self.begun.extend_from_slice(&part);
     }
 
     /// Whether part of an envelope is waiting for its rest.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
-        !self.buffer.is_empty()
+        !self.begun.is_empty() || !self.rest.is_empty()
+    }
+}
+
+fn open(mut whole: Bytes) -> Envelope {
+    let flags = whole[0];
+    whole.advance(PREFIX);
+    Envelope {
+        flags,
+        payload: whole,
     }
 }
 

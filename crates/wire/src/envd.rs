@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
+use crate::{secret::Secret, time::Timestamp};
 
 /// Where the agent listens.
 pub const PORT: u16 = 49983;
@@ -13,6 +13,8 @@ pub const ENVD_VERSION: &str = "0.6.13";
 /// The version of what server and agent agree on beyond envd. The server refuses an agent whose
 /// number it does not know.
 pub const AGENT_PROTOCOL: u32 = 1;
+/// The oldest number that a server still understands: a frozen agent cannot be replaced.
+pub const OLDEST_PROTOCOL: u32 = 1;
 
 /// Carries the access token.
 pub const ACCESS_TOKEN_HEADER: &str = "x-access-token";
@@ -38,7 +40,7 @@ pub struct InitRequest {
     pub env_vars: Option<BTreeMap<String, String>>,
     /// What every call must carry from now on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub access_token: Option<String>,
+    pub access_token: Option<Secret>,
     /// When this was said: what is older than what was already heard is not applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,

@@ -13,4 +13,7 @@ pub mod envd;
 pub mod filesystem;
 pub mod json;
 pub mod process;
+pub mod secret;
 pub mod time;
+
+pub use secret::Secret;

@@ -310,7 +310,7 @@ proptest! {
         let mut deframer = Deframer::new(40);
         let mut found = Vec::new();
         for piece in all.chunks(cut) {
-            deframer.push(piece);
+            deframer.push(piece.to_vec());
             while let Some(envelope) = deframer.next_envelope().unwrap() {
                 found.push(envelope.payload.to_vec());
             }
@@ -327,7 +327,7 @@ proptest! {
             let _ = codec.decode::<EntryInfo>(&bytes);
         }
         let mut deframer = Deframer::new(1000);
-        deframer.push(&bytes);
+        deframer.push(bytes);
         while let Ok(Some(_)) = deframer.next_envelope() {}
     }
 }

@@ -204,7 +204,7 @@ impl Stream {
                 .await
                 .expect("a message in time");
             let frame = frame.expect("a stream says how it ends").unwrap();
-            self.deframer.push(&frame.into_data().unwrap());
+            self.deframer.push(frame.into_data().unwrap());
         }
     }
 }
