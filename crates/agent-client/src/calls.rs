@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use http::{Method, Request, header};
 use wire::{
-    connect::{Codec, Message},
+    connect::{Code, Codec, Message},
     envd::{
         AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, ENVD_VERSION_HEADER, InitRequest, Metrics,
-        OLDEST_PROTOCOL,
+        OLDEST_PROTOCOL, STALE_HEADER,
     },
     filesystem,
     process::{
@@ -48,7 +48,7 @@ impl Client {
     /// Tells the agent the settings of the sandbox. They are in force when this returns.
     ///
     /// # Errors
-    /// Also if the agent speaks a version that is not known here: what it was told is in force
+    /// `Aborted` if newer settings are in force. Also if the agent speaks a version that is not known here: what it was told is in force
     /// then, but nothing else should be asked of it.
     pub async fn init(&self, settings: &InitRequest) -> Result<Hello> {
         let body = serde_json::to_vec(settings)
@@ -66,6 +66,12 @@ impl Client {
                 .get(name)
                 .and_then(|value| value.to_str().ok())
         };
+        if said(STALE_HEADER).is_some() {
+            return Err(Error::Refused {
+                code: Code::Aborted,
+                message: "newer settings are in force".to_owned(),
+            });
+        }
         let protocol = said(AGENT_PROTOCOL_HEADER).and_then(|number| number.parse().ok());
         match protocol {
             Some(protocol) if (OLDEST_PROTOCOL..=AGENT_PROTOCOL).contains(&protocol) => Ok(Hello {

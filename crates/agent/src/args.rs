@@ -20,6 +20,8 @@ pub struct Args {
     pub listen: Listen,
     /// Behave as the first process: reap orphans, forward signals.
     pub pid1: bool,
+    /// Serve nothing but `/health` and `/init` until `/init` was called.
+    pub sealed: bool,
     /// Who runs processes until `/init` says otherwise.
     pub user: String,
     /// Where processes start until `/init` says otherwise; empty means at home.
@@ -33,6 +35,7 @@ impl Default for Args {
         Self {
             listen: Listen::Address(SocketAddr::from(([0, 0, 0, 0], PORT))),
             pid1: false,
+            sealed: false,
             user: "root".to_owned(),
             workdir: String::new(),
             env: Vec::new(),
@@ -71,6 +74,7 @@ Usage: dormouse-agent [OPTIONS]
       --listen ADDRESS   address and port [default: 0.0.0.0:49983]
       --listen-fd NUMBER serve an inherited listening socket instead
       --pid1             reap orphans and forward signals, as the first process must
+      --sealed           serve nobody until /init was called
       --user NAME        who runs processes until /init says otherwise [default: root]
       --workdir PATH     where they start until /init says otherwise [default: home]
       --env KEY=VALUE    environment of every process; repeatable
@@ -105,6 +109,7 @@ Usage: dormouse-agent [OPTIONS]
                     std::process::exit(0);
                 }
                 "--pid1" if inline.is_none() => parsed.pid1 = true,
+                "--sealed" if inline.is_none() => parsed.sealed = true,
                 "--listen" => {
                     let value = value("--listen")?;
                     parsed.listen =
@@ -160,6 +165,7 @@ mod tests {
         let args = parse(&[
             "--listen=127.0.0.1:1",
             "--pid1",
+            "--sealed",
             "--env",
             "A=b=c",
             "--user",
@@ -168,7 +174,7 @@ mod tests {
         .unwrap()
         .unwrap();
         assert_eq!(args.listen, Listen::Address(([127, 0, 0, 1], 1).into()));
-        assert!(args.pid1);
+        assert!(args.pid1 && args.sealed);
         assert_eq!(args.env, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(args.user, "user");
         assert_eq!(

@@ -1,12 +1,13 @@
 //! `/files`: content, up and down.
 
+mod compose;
 mod download;
 mod upload;
 
 use std::path::PathBuf;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use wire::{
@@ -14,8 +15,9 @@ use wire::{
     envd::ACCESS_TOKEN_HEADER,
 };
 
-use crate::{http::Refusal, paths, server::Agent, users::User};
+use crate::{http::Refusal, paths, server::Agent, settings::Access, users::User};
 
+pub(crate) use compose::compose;
 pub(crate) use download::download;
 pub(crate) use upload::upload;
 
@@ -57,15 +59,16 @@ impl Query {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         let refuse = |message: &str| Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
-        let Some(token) = agent.settings.token() else {
-            return Ok(());
-        };
-        if let Some(given) = headers.get(ACCESS_TOKEN_HEADER) {
-            if agent.settings.allows(Some(given.as_bytes())) {
-                return Ok(());
+        let given = headers.get(ACCESS_TOKEN_HEADER);
+        match agent.settings.access(given.map(HeaderValue::as_bytes)) {
+            Access::Allowed => return Ok(()),
+            Access::Sealed => return Err(Refusal::sealed()),
+            Access::Denied if given.is_some() => {
+                return refuse("access token present in header but does not match");
             }
-            return refuse("access token present in header but does not match");
+            Access::Denied => {}
         }
+        let token = agent.settings.token().unwrap_or_default();
         let Some(signature) = &self.signature else {
             return refuse("missing signature query parameter");
         };

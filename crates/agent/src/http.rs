@@ -8,14 +8,15 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use wire::envd::{
     ACCESS_TOKEN_HEADER, AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, ENVD_VERSION, ENVD_VERSION_HEADER,
-    HttpError, InitRequest,
+    HttpError, InitRequest, STALE_HEADER,
 };
 
 use crate::{
     files,
     rpc::{self, Body, full},
     server::Agent,
-    settings::Init,
+    settings::{Access, Init},
+    trust,
 };
 
 const MAX_INIT: usize = 4 * 1024 * 1024;
@@ -36,6 +37,14 @@ impl Refusal {
             status,
             message: message.into(),
         }
+    }
+
+    /// What a call before the first `/init` is told.
+    pub(crate) fn sealed() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the agent waits for its settings: nobody is served before /init",
+        )
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
@@ -125,12 +134,16 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>) -> Response<Body> 
         (&Method::POST, "/files") => return files::upload(agent, request).await,
         _ => {}
     }
-    if !agent.settings.allows(token.as_deref()) {
-        return Refusal::new(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized access, please provide a valid access token or method signing if supported",
-        )
-        .into_response();
+    match agent.settings.access(token.as_deref()) {
+        Access::Allowed => {}
+        Access::Sealed => return Refusal::sealed().into_response(),
+        Access::Denied => {
+            return Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized access, please provide a valid access token or method signing if supported",
+            )
+            .into_response();
+        }
     }
     match (request.method(), path.as_str()) {
         (&Method::GET, "/metrics") => {
@@ -152,11 +165,7 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>) -> Response<Body> 
                 .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             response
         }
-        (&Method::POST, "/files/compose") => Refusal::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "/files/compose is not served by this agent",
-        )
-        .into_response(),
+        (&Method::POST, "/files/compose") => files::compose(agent, request).await,
         (method, _) => {
             let found = path.strip_prefix('/').and_then(|path| path.split_once('/'));
             let (is_post, found) = (
@@ -213,10 +222,28 @@ async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -
                 .into_response();
         }
     };
-    match agent.settings.init(message, token) {
+    let bundle = message
+        .ca_bundle
+        .clone()
+        .filter(|bundle| !bundle.is_empty());
+    let outcome = agent.settings.init(message, token);
+    if let (Init::Applied, Some(bundle)) = (&outcome, bundle) {
+        let installed = agent.blocking(move || trust::install(&bundle)).await;
+        if let Ok(Err(why)) = installed {
+            return Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("install caBundle: {why}"),
+            )
+            .into_response();
+        }
+    }
+    match outcome {
         Init::Applied | Init::Stale => {
             let mut response = empty(StatusCode::NO_CONTENT);
             let headers = response.headers_mut();
+            if outcome == Init::Stale {
+                headers.insert(STALE_HEADER, HeaderValue::from_static("true"));
+            }
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert(ENVD_VERSION_HEADER, HeaderValue::from_static(ENVD_VERSION));
             headers.insert(AGENT_PROTOCOL_HEADER, HeaderValue::from(AGENT_PROTOCOL));
@@ -227,6 +254,7 @@ async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -
             "an access token is set: /init needs it in X-Access-Token or as accessToken",
         )
         .into_response(),
+        Init::Bad(why) => Refusal::new(StatusCode::BAD_REQUEST, why).into_response(),
         Init::Unsupported(field) => Refusal::new(
             StatusCode::NOT_IMPLEMENTED,
             format!("{field} is not supported by this agent"),

@@ -29,6 +29,7 @@ mod rpc;
 mod server;
 mod settings;
 mod spawn;
+mod trust;
 mod users;
 mod watch;
 

@@ -28,6 +28,7 @@ use wire::process::{ProcessConfig, PtySize};
 
 use crate::{
     children::{Children, Exit},
+    settings::can_be_set,
     users::User,
 };
 
@@ -84,7 +85,7 @@ pub(crate) fn spawn(
         .env("USER", &user.name)
         .env("LOGNAME", &user.name);
     for (key, value) in env.into_iter().chain(config.envs.clone()) {
-        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+        if !can_be_set(&key, &value) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("environment variable {key:?} cannot be set"),

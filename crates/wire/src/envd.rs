@@ -22,6 +22,8 @@ pub const ACCESS_TOKEN_HEADER: &str = "x-access-token";
 pub const ENVD_VERSION_HEADER: &str = "x-envd-version";
 /// Carries [`AGENT_PROTOCOL`] in answers to `/init`.
 pub const AGENT_PROTOCOL_HEADER: &str = "x-dormouse-agent-protocol";
+/// Says in an answer to `/init` that something newer is in force, and this was not taken.
+pub const STALE_HEADER: &str = "x-dormouse-init-stale";
 /// Asks for a sign of life after this many seconds of silence.
 pub const KEEPALIVE_HEADER: &str = "keepalive-ping-interval";
 /// The time a call may take.

@@ -1,3 +1,4 @@
+use agent::Args;
 use http::{Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 use wire::{
@@ -5,7 +6,7 @@ use wire::{
     process::{ListRequest, ListResponse},
 };
 
-use crate::client::{request, serve};
+use crate::client::{request, serve, serve_with};
 
 const TOKEN: (&str, &str) = ("x-access-token", "secret");
 
@@ -45,9 +46,15 @@ async fn init_is_answered_with_what_this_is() {
         agent.post("/init", &[], "[]").await.status,
         StatusCode::BAD_REQUEST
     );
-    let answer = agent.post("/init", &[], r#"{"caBundle":"x"}"#).await;
-    assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
-    assert!(answer.text().contains("caBundle"));
+    for (message, status, named) in [
+        (r#"{"caBundle":"x"}"#, 400, "caBundle"),
+        (r#"{"volumeMounts":[{"name":"v"}]}"#, 501, "volumeMounts"),
+        (r#"{"envVars":{"A=":"b"}}"#, 400, "A="),
+    ] {
+        let answer = agent.post("/init", &[], message).await;
+        assert_eq!(answer.status, status, "{message}");
+        assert!(answer.text().contains(named), "{message}");
+    }
     agent
         .post(
             "/init",
@@ -64,6 +71,35 @@ async fn init_is_answered_with_what_this_is() {
         agent.get("/envs", &[]).await.json()["A"],
         serde_json::Value::Null
     );
+}
+
+#[tokio::test]
+async fn a_sealed_agent_serves_nobody_before_init() {
+    let agent = serve_with(Args {
+        sealed: true,
+        ..Args::default()
+    })
+    .await;
+    assert_eq!(agent.get("/health", &[]).await.status, 204);
+    for (method, path) in [
+        (Method::GET, "/envs"),
+        (Method::GET, "/files?path=/etc/passwd"),
+        (Method::POST, "/files?path=/tmp/never"),
+        (Method::POST, "/process.Process/Start"),
+        (Method::POST, "/filesystem.Filesystem/Stat"),
+        (Method::POST, "/files/compose"),
+    ] {
+        let answer = agent.send(request(method, path, &[], "{}")).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+    }
+    let first = r#"{"accessToken":"secret","timestamp":"2026-11-15T00:00:01Z"}"#;
+    assert_eq!(agent.post("/init", &[], first).await.status, 204);
+    assert_eq!(agent.get("/envs", &[]).await.status, 401);
+    assert_eq!(agent.get("/envs", &[TOKEN]).await.status, 200);
+    let older = r#"{"envVars":{"A":"b"},"timestamp":"2026-11-15T00:00:00Z"}"#;
+    let answer = agent.post("/init", &[TOKEN], older).await;
+    assert_eq!(answer.status, 204);
+    assert_eq!(answer.header("x-dormouse-init-stale"), "true");
 }
 
 #[tokio::test]

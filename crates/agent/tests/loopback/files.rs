@@ -393,9 +393,40 @@ async fn metadata_is_kept_with_the_file_and_replaced_as_a_whole() {
 }
 
 #[tokio::test]
-async fn compose_is_refused_by_name() {
+async fn parts_become_one_file_and_go() {
     let agent = serve().await;
-    let answer = agent.post("/files/compose", &[], "{}").await;
-    assert_eq!(answer.status, StatusCode::NOT_IMPLEMENTED);
-    assert!(answer.text().contains("/files/compose"));
+    let (_dir, dir) = temp();
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    for (name, content) in [("1", "one "), ("2", "two "), ("3", "three")] {
+        fs::File::create(at(name))
+            .unwrap()
+            .write_all(content.as_bytes())
+            .unwrap();
+    }
+    let compose = async |parts: &[&str], to: &str, user: &str| {
+        let parts: Vec<String> = parts.iter().map(|name| at(name)).collect();
+        let message = json!({"source_paths": parts, "destination": at(to), "username": user});
+        agent.post("/files/compose", &[], message.to_string()).await
+    };
+    for (parts, to, user, status) in [
+        (&[][..], "all", "", 400),
+        (&["1", "1"], "all", "", 400),
+        (&["1", "2"], "1", "", 400),
+        (&["1", "none"], "all", "", 404),
+        (&["1"], ".", "", 400),
+        (&["."], "all", "", 400),
+        (&["1"], "all", "nobody-of-that-name", 401),
+    ] {
+        let answer = compose(parts, to, user).await;
+        assert_eq!(answer.status, status, "{parts:?} {to} {}", answer.text());
+    }
+    let answer = compose(&["1", "2", "3"], "new/all", "daemon").await;
+    assert_eq!(
+        answer.json(),
+        json!({"path": at("new/all"), "name": "all", "type": "file"})
+    );
+    assert_eq!(fs::read_to_string(at("new/all")).unwrap(), "one two three");
+    assert_eq!(fs::metadata(at("new/all")).unwrap().uid(), 1);
+    let left: Vec<_> = fs::read_dir(&dir).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the whole is left: {left:?}");
 }
