@@ -22,7 +22,7 @@ use crate::{
     pool,
     queue::WorkQueue,
     sandbox, snapshot, sweep,
-    world::{ActivitySource, Caches, Done, Ports, RecordOnly, World},
+    world::{ActivitySource, AgentTokens, Caches, Done, NoTokens, Ports, RecordOnly, World},
 };
 
 /// How the loop runs.
@@ -86,6 +86,7 @@ impl Builder {
             entropy,
             activity,
             events,
+            tokens: Arc::new(NoTokens),
         };
         Self {
             ports,
@@ -104,6 +105,13 @@ impl Builder {
     #[must_use]
     pub fn events(mut self, sink: Arc<dyn EventSink>) -> Self {
         self.ports.events = sink;
+        self
+    }
+
+    /// With tokens for agents.
+    #[must_use]
+    pub fn tokens(mut self, tokens: Arc<dyn AgentTokens>) -> Self {
+        self.ports.tokens = tokens;
         self
     }
 

@@ -237,6 +237,7 @@ fn new_member(world: &World, pool: &SandboxPool, revision: &str) -> Sandbox {
         pool: Some(pool.metadata.name.clone()),
         images: pool.spec.idle_images.clone(),
         resources: pool.spec.resources,
+        image_pull_policy: pool.spec.image_pull_policy,
         ..SandboxSpec::default()
     };
     Sandbox::new(meta, spec)

@@ -135,6 +135,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
         Step::Create(_)
         | Step::Arm
         | Step::SwapImages
+        | Step::SetNetwork
         | Step::Freeze
         | Step::Thaw
         | Step::Reset
@@ -192,6 +193,10 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
         Step::SwapImages => {
             let spec = workload_spec(world, sandbox, None)?;
             runtime.swap_images(fence, &spec.images).await?;
+        }
+        Step::SetNetwork => {
+            let policy = sandbox.spec.network.as_deref();
+            runtime.set_network(fence, policy).await?;
         }
         Step::Freeze => runtime.freeze(fence).await?,
         Step::Thaw => runtime.thaw(fence).await?,
@@ -268,8 +273,17 @@ fn workload_spec(
     let resources = spec
         .resources
         .or_else(|| template.as_ref().and_then(|t| t.spec.resources));
+    let pull = spec
+        .image_pull_policy
+        .or_else(|| template.as_ref().map(|t| t.spec.image_pull_policy));
     Ok(WorkloadSpec {
         images,
+        pull: pull.unwrap_or_default(),
+        class: template
+            .as_ref()
+            .map(|t| t.spec.runtime_class)
+            .unwrap_or_default(),
+        sudo: template.as_ref().is_some_and(|t| t.spec.sudo),
         resources,
         network: spec.network.clone(),
         from,
@@ -277,7 +291,9 @@ fn workload_spec(
 }
 
 fn arming(world: &World, sandbox: &Sandbox) -> Arming {
-    let mut env = template_of(world, sandbox)
+    let template = template_of(world, sandbox);
+    let mut env = template
+        .as_ref()
         .map(|t| t.spec.env.clone())
         .unwrap_or_default();
     for (name, value) in sandbox.spec.env.iter() {
@@ -286,6 +302,9 @@ fn arming(world: &World, sandbox: &Sandbox) -> Arming {
     Arming {
         epoch: sandbox.spec.epoch,
         env,
+        token: world.ports.tokens.agent_token(sandbox),
+        user: template.as_ref().and_then(|t| t.spec.user.clone()),
+        workdir: template.as_ref().and_then(|t| t.spec.workdir.clone()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
 use kit::{Clock, Entropy};
-use model::{Key, Object, Sandbox, Spec, Timestamp, Uid, Version};
+use model::{Key, Object, Sandbox, Spec, Timestamp, Uid, Version, workload::Secret};
 use parking_lot::Mutex;
 use plan::{expect::Expectations, timers::Activity};
 use runtime::Runtime;
@@ -34,6 +34,22 @@ impl ActivitySource for RecordOnly {
     }
 }
 
+/// Derives the tokens that a delivery's agent demands.
+pub trait AgentTokens: Send + Sync + Debug {
+    /// The token of a sandbox as it is delivered now; none if its agent demands none.
+    fn agent_token(&self, sandbox: &Sandbox) -> Option<Secret>;
+}
+
+/// Where there are no tokens: agents demand nothing, and gateways let nobody in.
+#[derive(Clone, Copy, Debug)]
+pub struct NoTokens;
+
+impl AgentTokens for NoTokens {
+    fn agent_token(&self, _: &Sandbox) -> Option<Secret> {
+        None
+    }
+}
+
 /// The ports.
 #[derive(Clone, Debug)]
 pub struct Ports {
@@ -49,6 +65,8 @@ pub struct Ports {
     pub activity: Arc<dyn ActivitySource>,
     /// What people read later.
     pub events: Arc<dyn EventSink>,
+    /// What agents demand.
+    pub tokens: Arc<dyn AgentTokens>,
 }
 
 /// What the drivers look at.

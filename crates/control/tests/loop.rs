@@ -13,7 +13,7 @@ use model::{
     Metadata, Name, Namespace, Sandbox, SandboxId, SandboxTemplate,
     lifecycle::Phase,
     sandbox::{DesiredState, Owner, SandboxSpec},
-    template::TemplateSpec,
+    template::{RuntimeClass, TemplateSpec},
 };
 use runtime::fake::{Call, CallFault, FakeRuntime};
 use store::{
@@ -121,6 +121,8 @@ fn template() -> TemplateSpec {
         workdir: None,
         pause_policy: None,
         teams: Vec::new(),
+        runtime_class: RuntimeClass::Native,
+        sudo: false,
     }
 }
 

@@ -155,6 +155,8 @@ pub enum OperationKind {
     Release,
     /// Ending it.
     Stop,
+    /// Changing what it may reach.
+    Network,
     /// Looking at what is there.
     Inspect,
 }

@@ -7,6 +7,7 @@ use crate::{
     Generation, KindName, Name, StringMap,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{Resources, Timeouts},
+    template::ImagePullPolicy,
 };
 
 /// A pool of ready sandboxes.
@@ -34,6 +35,9 @@ pub struct PoolSpec {
     /// Images its members idle on, by container, in place of the template's.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     pub idle_images: StringMap,
+    /// When images of its members are pulled, in place of what the template says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
     /// Limits of each member, in place of the template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,

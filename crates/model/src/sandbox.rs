@@ -8,6 +8,7 @@ use crate::{
     Timestamp,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, Object, Spec, is_default},
+    template::ImagePullPolicy,
 };
 
 /// A sandbox.
@@ -29,6 +30,9 @@ pub struct SandboxSpec {
     /// Image of each container, by the container's name; absent ones come from the template.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub images: StringMap,
+    /// When images are pulled; absent means as the pool or the template says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
     /// Environment given to every process.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub env: StringMap,
@@ -50,6 +54,9 @@ pub struct SandboxSpec {
     /// What it may reach, and who may reach it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkPolicy>>,
+    /// Who may speak to its ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<Box<Access>>,
     /// Free pairs of the owner's.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub metadata: StringMap,
@@ -142,6 +149,9 @@ pub struct Timeouts {
     /// The moment `onTimeout` happens; absent means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_at: Option<Timestamp>,
+    /// Seconds it was given when it was created: it gets at least as many again when traffic wakes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u32>,
     /// What happens at `endAt`.
     #[serde(skip_serializing_if = "is_default")]
     pub on_timeout: OnTimeout,
@@ -225,6 +235,25 @@ pub struct NetworkPolicy {
     /// Whether its ports answer without a traffic token; absent means yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_public_traffic: Option<bool>,
+    /// The `Host` that requests to its ports are given, with `${PORT}` for the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask_request_host: Option<Box<str>>,
+}
+
+/// Who may speak to the ports of one delivery. Only hashes are kept: the tokens are derived from
+/// the server's own secret and the sandbox's id, so no record can give them away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Access {
+    /// SHA-256 of the token that the agent's port demands, in hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_token: Option<Box<str>>,
+    /// Whether the agent's port asks for no token.
+    #[serde(skip_serializing_if = "is_default")]
+    pub agent_is_open: bool,
+    /// SHA-256 of the token that other ports demand where public traffic is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic_token: Option<Box<str>>,
 }
 
 /// What is observed of a sandbox.

@@ -21,6 +21,12 @@ pub struct TemplateSpec {
     /// When the image is pulled.
     #[serde(default, skip_serializing_if = "is_default")]
     pub image_pull_policy: ImagePullPolicy,
+    /// What isolates its sandboxes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub runtime_class: RuntimeClass,
+    /// Whether programs inside may raise their privileges, up to root inside.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sudo: bool,
     /// Command started at boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_command: Vec<Box<str>>,
@@ -62,6 +68,18 @@ pub enum ImagePullPolicy {
     Always,
     /// Never.
     Never,
+}
+
+/// What isolates a sandbox on one machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RuntimeClass {
+    /// The built-in engine.
+    #[default]
+    Native,
+    /// The OCI runtime `runc`.
+    Runc,
+    /// gVisor's `runsc`: a kernel of its own.
+    Runsc,
 }
 
 /// What is observed of a template.

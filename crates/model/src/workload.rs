@@ -1,9 +1,12 @@
 //! What is asked of a workload, and what is seen of it: the words of the runtime port, here so
 //! that pure decisions can use them without knowing any runtime.
 
+use std::fmt;
+
 use crate::{
     Digest, Epoch, Generation, OperationId, StringMap, Uid,
     sandbox::{Address, NetworkPolicy, Resources},
+    template::{ImagePullPolicy, RuntimeClass},
 };
 
 /// Orders the calls on one workload. A newer intent, or a newer operation under the same intent,
@@ -27,10 +30,16 @@ impl Fence {
 }
 
 /// What a workload is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadSpec {
     /// Image of each container, by name.
     pub images: StringMap,
+    /// When images are pulled.
+    pub pull: ImagePullPolicy,
+    /// What isolates it.
+    pub class: RuntimeClass,
+    /// Whether programs inside may raise their privileges, up to root inside.
+    pub sudo: bool,
     /// Limits.
     pub resources: Option<Resources>,
     /// What it may reach.
@@ -40,12 +49,42 @@ pub struct WorkloadSpec {
 }
 
 /// The settings of one delivery.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arming {
     /// Which delivery.
     pub epoch: Epoch,
     /// Environment of every process.
     pub env: StringMap,
+    /// What the agent inside demands of whoever speaks to it; none means nothing.
+    pub token: Option<Secret>,
+    /// User that commands run as, where they name none.
+    pub user: Option<Box<str>>,
+    /// Directory that commands run in, where they name none.
+    pub workdir: Option<Box<str>>,
+}
+
+/// A text that nobody may see by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Box<str>);
+
+impl Secret {
+    /// Keeps a text.
+    #[must_use]
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for whoever must send it on.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
 }
 
 /// What an inspection saw.
@@ -72,6 +111,8 @@ pub struct Facts {
     pub images: StringMap,
     /// The captured layer it continued from.
     pub layer: Option<Digest>,
+    /// What it may reach now.
+    pub network: Option<Box<NetworkPolicy>>,
     /// How its ports are reached.
     pub address: Address,
 }

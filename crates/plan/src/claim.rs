@@ -159,6 +159,9 @@ pub fn released(member: &Sandbox) -> Sandbox {
     spec.timeouts = Timeouts::default();
     spec.desired_state = DesiredState::Running;
     spec.wake_on_traffic = false;
+    spec.network = None;
+    spec.access = None;
+    spec.pause_policy = None;
     next.metadata.annotations.remove(CLAIM_ANNOTATION);
     next.metadata.annotations.remove(CLAIM_UID_ANNOTATION);
     next

@@ -56,6 +56,8 @@ pub fn after_failure(
     operation.error = Some(error.into());
     let gives_up = match kind {
         OperationKind::Stop | OperationKind::Inspect => false,
+        // Until it holds, a sandbox may reach what it should not.
+        OperationKind::Network => hopeless,
         OperationKind::Start
         | OperationKind::Arm
         | OperationKind::Pause
@@ -94,18 +96,21 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
         },
         Step::Reset => OperationKind::Release,
         Step::Freeze | Step::Capture => OperationKind::Pause,
-        Step::Create(_) | Step::Arm | Step::SwapImages | Step::Thaw => match sandbox.status.phase {
-            Phase::Pending | Phase::Starting => OperationKind::Start,
-            Phase::Idle => OperationKind::Arm,
-            Phase::Pausing => OperationKind::Pause,
-            Phase::Running
-            | Phase::Paused
-            | Phase::Resuming
-            | Phase::Stopping
-            | Phase::Stopped
-            | Phase::Failed
-            | Phase::Unknown => OperationKind::Resume,
-        },
+        Step::SetNetwork if sandbox.status.phase == Phase::Running => OperationKind::Network,
+        Step::Create(_) | Step::Arm | Step::SwapImages | Step::SetNetwork | Step::Thaw => {
+            match sandbox.status.phase {
+                Phase::Pending | Phase::Starting => OperationKind::Start,
+                Phase::Idle => OperationKind::Arm,
+                Phase::Pausing => OperationKind::Pause,
+                Phase::Running
+                | Phase::Paused
+                | Phase::Resuming
+                | Phase::Stopping
+                | Phase::Stopped
+                | Phase::Failed
+                | Phase::Unknown => OperationKind::Resume,
+            }
+        }
         Step::AddFinalizer
         | Step::RemoveFinalizer
         | Step::Publish(..)
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_failure_belongs_to_the_operation_it_happened_in() {
-        use OperationKind::{Arm, Pause, Release, Resume, Start, Stop};
+        use OperationKind::{Arm, Network, Pause, Release, Resume, Start, Stop};
         for (phase, step, kind) in [
             (Phase::Starting, Step::Create(None), Start),
             (Phase::Starting, Step::Arm, Start),
@@ -147,6 +152,8 @@ mod tests {
             (Phase::Idle, Step::Arm, Arm),
             (Phase::Running, Step::Freeze, Pause),
             (Phase::Running, Step::Thaw, Resume),
+            (Phase::Running, Step::SetNetwork, Network),
+            (Phase::Idle, Step::SetNetwork, Arm),
             (Phase::Pausing, Step::Capture, Pause),
             (Phase::Pausing, Step::Thaw, Pause),
             (Phase::Paused, Step::Capture, Pause),

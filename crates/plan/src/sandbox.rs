@@ -76,6 +76,8 @@ pub enum Step {
     Arm,
     /// Put the delivery's images in place.
     SwapImages,
+    /// Change what it may reach.
+    SetNetwork,
     /// Stop its processes where they are.
     Freeze,
     /// Let them go on.
@@ -440,6 +442,9 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
     if facts.state == WorkloadState::Frozen {
         return Plan::step(Step::Thaw, "it must be awake to be made ready");
     }
+    if let Some(plan) = network(view, facts) {
+        return plan;
+    }
     if spec.owner.is_none() && spec.pool.is_some() {
         if view.sandbox.status.phase == Phase::Idle {
             return Plan::rest("it waits to be claimed");
@@ -490,10 +495,20 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     )
 }
 
+/// What it may reach, where that is not as wanted yet.
+fn network(view: View<'_>, facts: &Facts) -> Option<Plan<Step>> {
+    let given_up = operation_failed(view, OperationKind::Network);
+    (facts.network != view.sandbox.spec.network && !given_up)
+        .then(|| Plan::step(Step::SetNetwork, "it may reach other things than it should"))
+}
+
 fn running(view: View<'_>) -> Plan<Step> {
     let Observed::Present(facts) = view.observed else {
         return lost(view);
     };
+    if let Some(plan) = network(view, facts) {
+        return plan;
+    }
     match (view.sandbox.spec.desired_state, facts.state) {
         (DesiredState::Running, WorkloadState::Frozen) => {
             Plan::step(Step::Thaw, "it should be awake")
@@ -604,7 +619,9 @@ fn paused(view: View<'_>) -> Plan<Step> {
             // It stays asleep and retryable.
             Plan::step(Step::Intend(Intent::StayPaused), "it could not be woken")
         }
-        (DesiredState::Running, Observed::Present(_)) => Plan::step(Step::Thaw, "it should wake"),
+        (DesiredState::Running, Observed::Present(facts)) => {
+            network(view, facts).unwrap_or_else(|| Plan::step(Step::Thaw, "it should wake"))
+        }
         (DesiredState::Running, Observed::Absent | Observed::Partial) => {
             let status = begin(view, OperationKind::Resume, Phase::Resuming);
             Plan::step(Step::Publish(status, None), "it should wake")
@@ -654,7 +671,9 @@ fn resuming(view: View<'_>) -> Plan<Step> {
         Observed::Present(facts) if facts.epoch != view.sandbox.spec.epoch => {
             Plan::step(Step::Arm, "its owner's settings are not in place")
         }
-        Observed::Present(facts) => awake(view, facts, "it is awake"),
+        Observed::Present(facts) => {
+            network(view, facts).unwrap_or_else(|| awake(view, facts, "it is awake"))
+        }
     }
 }
 

@@ -70,10 +70,15 @@ impl Route {
             state: lifecycle::traffic(sandbox),
             address: sandbox.status.address.as_ref().and_then(Address::of),
             wake_on_traffic: spec.wake_on_traffic,
-            // No tokens are minted yet; without one the agent's port is nobody's.
-            agent: Gate::Closed,
+            agent: match spec.access.as_deref() {
+                Some(access) if access.agent_is_open => Gate::Open,
+                Some(access) => Gate::of_hash(access.agent_token.as_deref()),
+                // Without a token the agent's port is nobody's.
+                None => Gate::Closed,
+            },
             traffic: if public == Some(false) {
-                Gate::Closed
+                let access = spec.access.as_deref();
+                Gate::of_hash(access.and_then(|a| a.traffic_token.as_deref()))
             } else {
                 Gate::Open
             },
@@ -143,6 +148,12 @@ pub enum Gate {
 }
 
 impl Gate {
+    /// For whoever presents the token of a recorded hash; one that cannot be read lets nobody in.
+    fn of_hash(hash: Option<&str>) -> Self {
+        hash.and_then(|text| text.parse().ok())
+            .map_or(Self::Closed, Self::Token)
+    }
+
     /// Whether somebody who presented a token with this hash, or none, may pass.
     #[must_use]
     pub fn admits(&self, presented: Option<&TokenHash>) -> bool {

@@ -3,7 +3,7 @@
 //! A backend's tests call [`run`] with a fresh runtime; a failure panics with the sentence that
 //! does not hold.
 
-use model::{Epoch, Generation, OperationId, StringMap, Uid};
+use model::{Epoch, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
 
 use crate::{Arming, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState};
 
@@ -14,9 +14,7 @@ use crate::{Arming, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
 pub async fn run(runtime: &dyn Runtime, images: StringMap) {
     let spec = WorkloadSpec {
         images,
-        resources: None,
-        network: None,
-        from: None,
+        ..WorkloadSpec::default()
     };
     what_is_not_there_is_absent(runtime).await;
     creating_twice_gives_one_workload(runtime, &spec).await;
@@ -28,6 +26,7 @@ pub async fn run(runtime: &dyn Runtime, images: StringMap) {
     deleting_twice_is_deleting_once(runtime, &spec).await;
     a_reset_workload_is_armed_for_nobody(runtime, &spec).await;
     swapping_images_restarts_the_containers(runtime, &spec).await;
+    a_network_policy_shows_in_the_facts(runtime, &spec).await;
 }
 
 fn fence(uid: u128, generation: u64, operation: u64) -> Fence {
@@ -104,9 +103,44 @@ async fn arming_shows_in_the_facts(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     let arming = Arming {
         epoch: Epoch(3),
         env: [("A", "1")].into_iter().collect(),
+        ..Arming::default()
     };
     runtime.arm(at, &arming).await.expect("arm");
     assert_eq!(facts(runtime, at.uid).await.epoch, Epoch(3));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_network_policy_shows_in_the_facts(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(12, 1, 1);
+    let policy = |internet| NetworkPolicy {
+        internet_access: Some(internet),
+        ..NetworkPolicy::default()
+    };
+    let closed = WorkloadSpec {
+        network: Some(Box::new(policy(false))),
+        ..spec.clone()
+    };
+    let made = runtime.create(at, &closed).await.expect("create");
+    assert_eq!(made.network, closed.network);
+    for wanted in [Some(policy(true)), None] {
+        runtime
+            .set_network(at, wanted.as_ref())
+            .await
+            .expect("set the network");
+        let seen = facts(runtime, at.uid).await.network;
+        assert_eq!(seen.as_deref(), wanted.as_ref());
+    }
+    runtime.freeze(at).await.expect("freeze");
+    let wanted = policy(false);
+    runtime
+        .set_network(at, Some(&wanted))
+        .await
+        .expect("a frozen one too");
+    let seen = facts(runtime, at.uid).await;
+    assert_eq!(
+        (seen.state, seen.network.as_deref()),
+        (WorkloadState::Frozen, Some(&wanted))
+    );
     runtime.delete(at).await.expect("delete");
 }
 
@@ -205,7 +239,7 @@ async fn a_reset_workload_is_armed_for_nobody(runtime: &dyn Runtime, spec: &Work
     runtime.create(at, spec).await.expect("create");
     let arming = Arming {
         epoch: Epoch(1),
-        env: StringMap::new(),
+        ..Arming::default()
     };
     runtime.arm(at, &arming).await.expect("arm");
     runtime.reset(at).await.expect("reset");
@@ -247,9 +281,7 @@ mod tests {
         });
         let spec = WorkloadSpec {
             images: images(),
-            resources: None,
-            network: None,
-            from: None,
+            ..WorkloadSpec::default()
         };
         let at = fence(1, 1, 1);
         let left = tokio::time::timeout(second / 2, runtime.create(at, &spec)).await;
@@ -271,9 +303,7 @@ mod tests {
         });
         let spec = WorkloadSpec {
             images: images(),
-            resources: None,
-            network: None,
-            from: None,
+            ..WorkloadSpec::default()
         };
         let at = fence(1, 1, 1);
         assert!(runtime.create(at, &spec).await.is_err());

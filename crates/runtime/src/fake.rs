@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use kit::Tasks;
 use model::{
     Digest, Epoch, Generation, OperationId, StringMap, Uid,
-    sandbox::{Address, Via},
+    sandbox::{Address, NetworkPolicy, Via},
 };
 use parking_lot::Mutex;
 
@@ -36,6 +36,8 @@ pub enum Call {
     Thaw,
     /// [`Runtime::swap_images`]
     Swap,
+    /// [`Runtime::set_network`]
+    Network,
     /// [`Runtime::capture`]
     Capture,
     /// [`Runtime::reset`]
@@ -282,12 +284,7 @@ impl World {
     fn break_half_way(&mut self, call: Call, fence: Fence) {
         match call {
             Call::Create => {
-                let spec = WorkloadSpec {
-                    images: StringMap::new(),
-                    resources: None,
-                    network: None,
-                    from: None,
-                };
+                let spec = WorkloadSpec::default();
                 self.workloads
                     .entry(fence.uid)
                     .or_insert_with(|| FakeWorkload {
@@ -306,6 +303,7 @@ impl World {
             | Call::Freeze
             | Call::Thaw
             | Call::Swap
+            | Call::Network
             | Call::Capture
             | Call::Reset => {}
         }
@@ -329,6 +327,7 @@ impl FakeWorkload {
                 container_id: format!("c{container}").into(),
                 images: spec.images.clone(),
                 layer: spec.from.clone(),
+                network: spec.network.clone(),
                 address: Address {
                     via: Via::NetworkNamespace,
                     ip: None,
@@ -440,6 +439,19 @@ impl Runtime for FakeRuntime {
             workload.facts.images = images;
             workload.facts.container_id = container.into();
             Ok(workload.facts.clone())
+        })
+        .await
+    }
+
+    async fn set_network(
+        &self,
+        fence: Fence,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), RuntimeError> {
+        let policy = policy.cloned().map(Box::new);
+        self.perform(Call::Network, fence, move |world| {
+            world.find(fence.uid)?.facts.network = policy;
+            Ok(())
         })
         .await
     }

@@ -17,13 +17,15 @@ pub mod conformance;
 pub mod error;
 pub mod fake;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, os::fd::OwnedFd};
 
 use async_trait::async_trait;
-use model::{StringMap, Uid};
+use model::{StringMap, Uid, sandbox::NetworkPolicy};
 
 pub use error::RuntimeError;
-pub use model::workload::{Arming, Captured, Facts, Fence, Observed, WorkloadSpec, WorkloadState};
+pub use model::workload::{
+    Arming, Captured, Facts, Fence, Observed, Secret, WorkloadSpec, WorkloadState,
+};
 
 /// Runs workloads.
 #[async_trait]
@@ -50,6 +52,14 @@ pub trait Runtime: Send + Sync + Debug {
     /// Replaces the images of containers in place.
     async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError>;
 
+    /// Changes what a workload may reach, awake or frozen. What is still allowed goes on; what is
+    /// no longer allowed is cut. Nothing means the default.
+    async fn set_network(
+        &self,
+        fence: Fence,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), RuntimeError>;
+
     /// Keeps the writable layer of a frozen workload. When this returns, it is durable.
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError>;
 
@@ -59,4 +69,23 @@ pub trait Runtime: Send + Sync + Debug {
 
     /// Ends a workload and removes everything of it.
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError>;
+}
+
+/// Opens sockets inside workloads, for whoever dials their ports on this machine.
+pub trait Inside: Send + Sync + Debug {
+    /// A TCP socket in the network namespace of a workload that runs: not connected, not blocking.
+    /// Takes microseconds and does not wait.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Absent`] if there is no such workload, or it has ended.
+    fn socket(&self, uid: Uid, family: Family) -> Result<OwnedFd, RuntimeError>;
+}
+
+/// Which kind of addresses a socket speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
 }

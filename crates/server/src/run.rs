@@ -15,7 +15,7 @@ use agent_client::{Client, Event, StartOptions};
 use anyhow::{Context as _, anyhow, bail};
 use kit::{Clock as _, Entropy, SystemClock};
 use model::{
-    Epoch, Generation, OperationId, StringMap, Uid,
+    Epoch, Generation, OperationId, Uid,
     workload::{Arming, Fence, WorkloadSpec},
 };
 use runtime::Runtime as _;
@@ -98,9 +98,8 @@ pub(crate) async fn run(args: Run) -> anyhow::Result<ExitCode> {
 async fn inside(engine: &LocalRuntime, fence: Fence, args: Run) -> anyhow::Result<ExitCode> {
     let spec = WorkloadSpec {
         images: [("main", "base")].into_iter().collect(),
-        resources: None,
-        network: None,
-        from: None,
+        sudo: true,
+        ..WorkloadSpec::default()
     };
     engine
         .create(fence, &spec)
@@ -108,7 +107,8 @@ async fn inside(engine: &LocalRuntime, fence: Fence, args: Run) -> anyhow::Resul
         .context("make the sandbox")?;
     let arming = Arming {
         epoch: Epoch(1),
-        env: StringMap::new(),
+        user: Some(args.user.as_str().into()),
+        ..Arming::default()
     };
     engine
         .arm(fence, &arming)

@@ -28,6 +28,9 @@ use store::{Record, WatchEvent};
 
 use crate::desk::Role;
 
+/// How long control may take to have a turn of something that changed.
+const ONE_TURN: Duration = Duration::from_secs(1);
+
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
@@ -432,12 +435,13 @@ impl State {
             .deadlines
             .get(&key)
             .is_some_and(|(_, due, _)| now >= *due);
-        // Who first sees a deadline long after a jump cannot know that there was one.
+        // Who first sees a deadline after a jump cannot know that there was one: it was blind when
+        // the deadline was written, or the jump came before it had a turn to look.
         let written = self.deadlines.get(&key).map(|(_, _, written)| *written);
-        let misled = self
-            .jumped
-            .zip(written)
-            .is_some_and(|(jump, written)| jump >= written && self.blind_until > written);
+        let misled = self.jumped.zip(written).is_some_and(|(jump, written)| {
+            let unseen = self.blind_until > written || jump < written + ONE_TURN;
+            jump >= written && unseen
+        });
         let idle = before.spec.timeouts.idle_seconds.is_some();
         let timed = over || misled || idle;
         let newly_deleting = after.metadata.is_deleting() && !before.metadata.is_deleting();

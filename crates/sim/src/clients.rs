@@ -12,11 +12,11 @@ use model::{
     lifecycle::{Request, Standing, Verdict, admit},
     pool::{PoolSpec, RecyclePolicy, UpdateStrategy},
     sandbox::{
-        DesiredState, IdleAction, OnTimeout, Owner, PausePolicy, SandboxSpec, SnapshotType,
-        Timeouts,
+        DesiredState, IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, SandboxSpec,
+        SnapshotType, Timeouts,
     },
     snapshot::SnapshotSpec,
-    template::{ImagePullPolicy, TemplateSpec},
+    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
 };
 use plan::claim::{Delivery, claimed, released};
 use store::{Query, Store, StoreError, StoreExt as _};
@@ -38,6 +38,8 @@ pub enum Act {
     Resume,
     /// Move a deadline.
     Renew,
+    /// Change what one may reach.
+    Rewire,
     /// Give one back.
     Release,
     /// End one.
@@ -56,7 +58,7 @@ impl Act {
     /// Drawn so that sandboxes live long enough for something to happen to them.
     #[must_use]
     pub fn draw(entropy: &Entropy) -> Self {
-        const WHEEL: [Act; 28] = [
+        const WHEEL: [Act; 29] = [
             Act::Create,
             Act::Create,
             Act::Create,
@@ -76,6 +78,7 @@ impl Act {
             Act::Resume,
             Act::Renew,
             Act::Renew,
+            Act::Rewire,
             Act::Release,
             Act::Release,
             Act::Release,
@@ -166,6 +169,17 @@ impl Client {
                 self.ask(Request::Renew, move |s| s.spec.timeouts.end_at = end)
                     .await
             }
+            Act::Rewire => {
+                let internet = self.entropy.below(2) == 0;
+                let policy = NetworkPolicy {
+                    internet_access: Some(internet),
+                    ..NetworkPolicy::default()
+                };
+                self.ask(Request::Renew, move |s| {
+                    s.spec.network = Some(Box::new(policy));
+                })
+                .await
+            }
             Act::Release => {
                 self.ask(Request::Release { expected: None }, |s| *s = released(s))
                     .await
@@ -208,6 +222,7 @@ impl Client {
             on_timeout,
             idle_seconds: idle,
             idle_action,
+            seconds: None,
         }
     }
 
@@ -264,6 +279,7 @@ impl Client {
             update_strategy: UpdateStrategy::default(),
             recycle_policy,
             default_timeouts: Timeouts::default(),
+            image_pull_policy: None,
         };
         SandboxPool::new(Metadata::new(Some(team()), name(which)), spec)
     }
@@ -413,6 +429,8 @@ fn template(number: usize) -> SandboxTemplate {
         workdir: None,
         pause_policy: None,
         teams: Vec::new(),
+        runtime_class: RuntimeClass::default(),
+        sudo: false,
     };
     SandboxTemplate::new(Metadata::new(None, name("base")), spec)
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kit::Clock;
-use model::{Digest, Generation, OperationId, StringMap, Uid};
+use model::{Digest, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
 use runtime::{
     Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
     fake::FakeRuntime,
@@ -121,6 +121,14 @@ impl Runtime for PlantedRuntime {
         self.inner.swap_images(self.fence(fence), images).await
     }
 
+    async fn set_network(
+        &self,
+        fence: Fence,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), RuntimeError> {
+        self.inner.set_network(self.fence(fence), policy).await
+    }
+
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
         let mut captured = self.inner.capture(self.fence(fence)).await?;
         if self.plant == Some(Plant::LostLayer) {
@@ -134,7 +142,7 @@ impl Runtime for PlantedRuntime {
         if self.plant == Some(Plant::DirtyReset) {
             let nobody = Arming {
                 epoch: model::Epoch(0),
-                env: StringMap::new(),
+                ..Arming::default()
             };
             return self.inner.arm(self.fence(fence), &nobody).await;
         }

@@ -129,6 +129,7 @@ fn pool(in_namespace: &str, called: &str) -> SandboxPool {
         update_strategy: Default::default(),
         recycle_policy: Default::default(),
         default_timeouts: Default::default(),
+        image_pull_policy: None,
     };
     Object::new(metadata, spec)
 }

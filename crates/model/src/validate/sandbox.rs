@@ -6,7 +6,7 @@ use crate::{
     kinds::Minting,
     meta::Object,
     sandbox::{
-        IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, Resources, SandboxSpec,
+        Access, IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, Resources, SandboxSpec,
         SnapshotType, Timeouts,
     },
 };
@@ -85,6 +85,9 @@ impl Rules for SandboxSpec {
         if let Some(policy) = &spec.network {
             network("spec.network", policy, problems);
         }
+        if let Some(access) = &spec.access {
+            self::access("spec.access", access, problems);
+        }
         if let Some(owner) = &spec.owner {
             if Some(&owner.team) != object.metadata.namespace.as_ref() {
                 problems.add(
@@ -126,6 +129,9 @@ impl Rules for SandboxSpec {
 }
 
 pub(super) fn timeouts(field: &str, timeouts: &Timeouts, problems: &mut Problems) {
+    if let Some(seconds) = timeouts.seconds {
+        problems.bounds(format!("{field}.seconds"), seconds.into(), 1, MAX_SECONDS);
+    }
     if let Some(seconds) = timeouts.idle_seconds {
         problems.bounds(
             format!("{field}.idleSeconds"),
@@ -170,6 +176,25 @@ pub(super) fn pause_policy(field: &str, policy: &PausePolicy, problems: &mut Pro
     }
 }
 
+fn access(field: &str, access: &Access, problems: &mut Problems) {
+    for (name, hash) in [
+        ("agentToken", &access.agent_token),
+        ("trafficToken", &access.traffic_token),
+    ] {
+        let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if let Some(hash) = hash
+            && (hash.len() != 64 || !hash.bytes().all(digits))
+        {
+            problems.add(
+                format!("{field}.{name}"),
+                Cause::Invalid,
+                "it is not a SHA-256",
+                "write it as 64 lower-case hexadecimal digits, or leave it out",
+            );
+        }
+    }
+}
+
 fn network(field: &str, policy: &NetworkPolicy, problems: &mut Problems) {
     problems.at_most(
         format!("{field}.allowOut"),
@@ -181,6 +206,18 @@ fn network(field: &str, policy: &NetworkPolicy, problems: &mut Problems) {
         policy.deny_out.len(),
         MAX_NETWORK_ENTRIES,
     );
+    if let Some(host) = &policy.mask_request_host {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
+        let text = host.replace("${PORT}", "0");
+        if text.is_empty() || text.len() > 255 || !text.bytes().all(plain) {
+            problems.add(
+                format!("{field}.maskRequestHost"),
+                Cause::Invalid,
+                format!("{host:?} is not a host"),
+                "write it as localhost or localhost:${PORT}",
+            );
+        }
+    }
     for (i, entry) in policy.allow_out.iter().enumerate() {
         if !text::is_address_or_block(entry) && !text::is_domain_pattern(entry) {
             problems.add(

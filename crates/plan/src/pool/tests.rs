@@ -21,6 +21,7 @@ fn pool(min_idle: u32, max_idle: u32, max: u32) -> SandboxPool {
         max_idle,
         max,
         idle_images: model::StringMap::new(),
+        image_pull_policy: None,
         resources: None,
         update_strategy: UpdateStrategy::default(),
         recycle_policy: RecyclePolicy::Destroy,

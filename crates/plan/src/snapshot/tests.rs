@@ -47,6 +47,7 @@ fn seen(state: WorkloadState) -> Observed {
         epoch: Epoch(0),
         container_id: "c1".into(),
         images: StringMap::new(),
+        network: None,
         layer: None,
         address: Address {
             via: Via::NetworkNamespace,

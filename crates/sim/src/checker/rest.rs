@@ -113,6 +113,13 @@ impl Found {
             );
         }
         let inside = truth.get(&sandbox.uid());
+        let rewired = inside.filter(|i| i.facts.network != sandbox.spec.network);
+        if matches!(phase, Phase::Idle | Phase::Running) && rewired.is_some() {
+            self.broken(
+                "a sandbox reaches what it may",
+                format!("{key}: {:?}, {inside:?}", sandbox.spec.network),
+            );
+        }
         let foreign =
             inside.is_some_and(|i| i.traces.iter().any(|e| !owned || *e != sandbox.spec.epoch));
         if foreign {

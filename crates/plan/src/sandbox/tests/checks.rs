@@ -97,6 +97,19 @@ impl World {
             "rests as {} with {state:?}, wanted: {awake}",
             status.phase
         );
+        let given_up = self
+            .record
+            .status
+            .last_operation
+            .as_ref()
+            .is_some_and(|op| {
+                op.kind == OperationKind::Network && op.state == OperationState::Failed
+            });
+        if let (Phase::Running | Phase::Idle, Observed::Present(facts), false) =
+            (status.phase, &self.workload, given_up)
+        {
+            assert_eq!(facts.network, spec.network, "rests with another network");
+        }
         let operation = status.last_operation.as_ref();
         let in_flight = operation.is_some_and(|op| op.state == OperationState::InFlight);
         assert!(!in_flight, "an operation never ends: {operation:?}");

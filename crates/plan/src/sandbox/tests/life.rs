@@ -19,6 +19,7 @@ enum Event {
     Tick(Fault),
     Wait(u64),
     Write,
+    Rewire(bool),
     Lose,
     Exit(i32),
     Freeze,
@@ -47,6 +48,7 @@ fn request() -> impl Strategy<Value = Event> {
         Just(Event::Ask(Request::Renew)),
         Just(Event::Ask(Request::Release { expected: None })),
         Just(Event::Write),
+        any::<bool>().prop_map(Event::Rewire),
     ]
 }
 
@@ -82,6 +84,7 @@ fn world() -> impl Strategy<Value = World> {
         let (on_timeout, idle_action, idle_seconds, descend_after) = timeouts;
         let timeouts = Timeouts {
             end_at: None,
+            seconds: None,
             on_timeout,
             idle_seconds,
             idle_action,
@@ -117,6 +120,7 @@ fn live(world: &mut World, event: &Event) {
         Event::Tick(fault) => drop(world.tick(*fault)),
         Event::Wait(seconds) => world.wait(*seconds),
         Event::Write => world.write(),
+        Event::Rewire(internet) => world.rewire(*internet),
         Event::Lose => world.workload = Observed::Absent,
         Event::Exit(code) => world.exit(*code),
         Event::Freeze => world.freeze(),

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use model::{
     Epoch, Generation, Metadata, Name, Namespace, OperationId, SandboxId, StringMap, Uid,
     lifecycle::{Request, Standing, Traffic, Verdict, admit, traffic},
-    sandbox::{Address, Owner, SandboxSpec, Timeouts, Via},
+    sandbox::{Address, NetworkPolicy, Owner, SandboxSpec, Timeouts, Via},
 };
 
 use super::super::*;
@@ -90,6 +90,7 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
         container_id: "c1".into(),
         images: images.clone(),
         layer: None,
+        network: None,
         address: Address {
             via: Via::NetworkNamespace,
             ip: None,
@@ -224,6 +225,19 @@ impl World {
         }
     }
 
+    /// Its owner changes what it may reach.
+    pub(super) fn rewire(&mut self, internet: bool) {
+        if self.gone || self.record.spec.owner.is_none() {
+            return;
+        }
+        let mut next = self.record.clone();
+        next.spec.network = Some(Box::new(NetworkPolicy {
+            internet_access: Some(internet),
+            ..NetworkPolicy::default()
+        }));
+        self.intend(next);
+    }
+
     pub(super) fn exit(&mut self, code: i32) {
         if let Observed::Present(facts) = &mut self.workload {
             facts.state = WorkloadState::Exited { code };
@@ -309,6 +323,7 @@ impl World {
             Step::Create(_)
             | Step::Arm
             | Step::SwapImages
+            | Step::SetNetwork
             | Step::Freeze
             | Step::Thaw
             | Step::Capture
@@ -385,6 +400,7 @@ impl World {
                 let images = &self.record.spec.images;
                 let mut new = facts(WorkloadState::Running, Epoch(0), images);
                 new.layer = from.clone();
+                new.network = self.record.spec.network.clone();
                 self.workload = Observed::Present(new);
             }
             return Ok(None);
@@ -403,6 +419,7 @@ impl World {
                 self.inside.0.push(facts.epoch);
             }
             (Step::SwapImages, _) => facts.images = self.record.spec.images.clone(),
+            (Step::SetNetwork, _) => facts.network = self.record.spec.network.clone(),
             (Step::Freeze, _) => facts.state = WorkloadState::Frozen,
             (Step::Thaw, _) => facts.state = WorkloadState::Running,
             (Step::Capture, WorkloadState::Frozen) => {
