@@ -1,0 +1,111 @@
+//! Tokens derived from one secret of the server's.
+//!
+//! A sandbox's tokens are a function of the secret and the sandbox's id. So they are the same for
+//! as long as the id is, through every sleep and restart; a new delivery has a new id and with it
+//! new tokens; and nothing that can be read from a record, a log or a backup gives one away.
+
+use std::fmt;
+
+use hmac::{Hmac, Mac as _};
+use model::{SandboxId, sandbox::Access, workload::Secret};
+use sha2::{Digest as _, Sha256};
+
+/// The server's secret.
+#[derive(Clone)]
+pub struct Seal([u8; 32]);
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal(…)")
+    }
+}
+
+impl Seal {
+    /// Derives from this secret.
+    #[must_use]
+    pub const fn new(secret: [u8; 32]) -> Self {
+        Self(secret)
+    }
+
+    /// What the agent of a sandbox demands, where it demands something.
+    #[must_use]
+    pub fn agent_token(&self, id: &SandboxId) -> Secret {
+        self.derive("agent", id)
+    }
+
+    /// What the other ports of a sandbox demand, where public traffic is off.
+    #[must_use]
+    pub fn traffic_token(&self, id: &SandboxId) -> Secret {
+        self.derive("traffic", id)
+    }
+
+    /// The part of a sandbox's record that says who may speak to it. Both hashes are there in any
+    /// case: whether public traffic is off can change later.
+    #[must_use]
+    pub fn access(&self, id: &SandboxId, secure: bool) -> Access {
+        Access {
+            agent_token: secure.then(|| hash(&self.agent_token(id))),
+            agent_is_open: !secure,
+            traffic_token: Some(hash(&self.traffic_token(id))),
+        }
+    }
+
+    fn derive(&self, purpose: &str, id: &SandboxId) -> Secret {
+        // Keys of any length are taken, so this cannot fail; an empty key would be a fixed one.
+        let mut mac = match Hmac::<Sha256>::new_from_slice(&self.0) {
+            Ok(mac) => mac,
+            Err(never) => unreachable!("{never}"),
+        };
+        mac.update(purpose.as_bytes());
+        mac.update(&[0]);
+        mac.update(id.as_str().as_bytes());
+        Secret::new(hexadecimal(&mac.finalize().into_bytes()))
+    }
+}
+
+/// What is kept of a token.
+#[must_use]
+pub fn hash(token: &Secret) -> Box<str> {
+    hexadecimal(&Sha256::digest(token.reveal())).into()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> SandboxId {
+        SandboxId::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_token_stays_with_its_id_and_is_nobody_elses() {
+        let seal = Seal::new([7; 32]);
+        let (one, two) = (id("abc"), id("abd"));
+        assert_eq!(seal.agent_token(&one), seal.agent_token(&one));
+        let all = [
+            seal.agent_token(&one),
+            seal.agent_token(&two),
+            seal.traffic_token(&one),
+            Seal::new([8; 32]).agent_token(&one),
+        ];
+        for (at, token) in all.iter().enumerate() {
+            assert_eq!(token.reveal().len(), 64);
+            assert!(!all[..at].contains(token), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_record_holds_hashes_and_no_token() {
+        let seal = Seal::new([7; 32]);
+        let one = id("abc");
+        let access = seal.access(&one, true);
+        assert_eq!(access.agent_token, Some(hash(&seal.agent_token(&one))));
+        let text = format!("{access:?}{seal:?}");
+        assert!(!text.contains(seal.agent_token(&one).reveal()), "{text}");
+        assert!(seal.access(&one, false).agent_is_open);
+    }
+}
