@@ -36,13 +36,22 @@ impl Engine {
     }
 
     fn adopt_one(&self, uid: Uid, place: &Place) -> Workload {
-        let record = match place.read_record() {
+        let mut record = match place.read_record() {
             Ok(record) => record,
             Err(error) => {
                 tracing::warn!(%uid, %error, "a sandbox is half-made: it can only be removed");
                 return partial(place);
             }
         };
+        if record.stage == Stage::Starting {
+            let running = place.read_process().filter(|p| p.boot_id == self.boot_id);
+            // Of another boot: whether it was made in the end need not be on disk, all that can be
+            // left of it is. Its processes are gone either way.
+            if running.is_some() || record.boot_id != self.boot_id {
+                record.stage = Stage::Made;
+                record.process = running;
+            }
+        }
         if record.stage != Stage::Made {
             return Workload {
                 record: Record {
@@ -79,7 +88,10 @@ fn partial(place: &Place) -> Workload {
             images: StringMap::new(),
             layer: None,
             resources: None,
+            sudo: false,
+            network: None,
             process: None,
+            boot_id: "".into(),
             exit_code: None,
         },
         ledger: place.read_ledger(),

@@ -225,15 +225,17 @@ impl Cgroup<'_> {
         openat(CWD, &self.unified, flags, Mode::empty()).doing("open the cgroup")
     }
 
-    /// Puts a process under the limits of version 1 hierarchies; it is in the unified tree since
-    /// its clone.
-    pub(crate) fn join(&self, pid: i32) -> Result<()> {
-        for (controller, path) in &self.version1 {
-            write(&path.join("cgroup.procs"), &pid.to_string()).doing(format!(
-                "put the first process under the {controller} limit"
-            ))?;
-        }
-        Ok(())
+    /// Files through which a process puts itself under the limits of version 1 hierarchies; it is
+    /// in the unified tree since its clone. By itself and one thread at a time: to move anybody
+    /// else, or a whole process, the kernel stops every fork and exit of the host for a moment,
+    /// and takes ten milliseconds to get there if nobody did so just before.
+    pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {
+        let open = |(controller, path): &(&str, PathBuf)| {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            openat(CWD, path.join("tasks"), flags, Mode::empty())
+                .doing(format!("open the {controller} limit"))
+        };
+        self.version1.iter().map(open).collect()
     }
 
     /// Stops every process, and returns when they have stopped.
@@ -286,18 +288,25 @@ impl Cgroup<'_> {
     }
 
     /// Waits for a line of `cgroup.events`. The kernel gives notice of a change at most every ten
-    /// milliseconds, which is longer than most changes take, so it is asked again and again.
+    /// milliseconds, which is longer than most changes take, so it is asked again and again, at
+    /// first without a pause: an idle sandbox freezes faster than any sleep ends.
     fn wait_for(&self, line: &str) -> io::Result<()> {
         let mut events = File::open(self.unified.join("cgroup.events"))?;
         let mut text = String::new();
         let mut waited = Duration::ZERO;
         let mut pause = Duration::from_micros(10);
+        let mut eager = 20;
         while waited < PATIENCE {
             text.clear();
             events.rewind()?;
             events.read_to_string(&mut text)?;
             if text.lines().any(|l| l == line) {
                 return Ok(());
+            }
+            if eager > 0 {
+                eager -= 1;
+                thread::yield_now();
+                continue;
             }
             thread::sleep(pause);
             waited += pause;

@@ -12,6 +12,7 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
 };
 
+use libc::sock_filter;
 use rustix::{
     fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, openat, openat2},
     mount::{
@@ -26,7 +27,6 @@ use rustix::{
         set_thread_res_gid, set_thread_res_uid,
     },
 };
-use seccompiler::BpfProgram;
 
 use crate::{
     kernel::{
@@ -41,10 +41,11 @@ use crate::{
 pub(crate) const MAX_MOUNTS: usize = 8;
 
 /// Everything the first process will need.
-#[derive(Debug)]
 pub(crate) struct Script<'a> {
     /// The child's end of the connection to the server.
     pub(crate) socket: RawFd,
+    /// Files to write a zero to: see `Cgroup::doors`.
+    pub(crate) doors: &'a [OwnedFd],
     /// A directory of the host to attach the new root at; only this process sees it there.
     pub(crate) attach_at: &'a CStr,
     /// What is mounted into the root, in order.
@@ -56,7 +57,7 @@ pub(crate) struct Script<'a> {
     /// Capabilities that root keeps.
     pub(crate) keep: CapabilitySet,
     pub(crate) no_new_privs: bool,
-    pub(crate) filters: &'a [BpfProgram],
+    pub(crate) filter: &'a [sock_filter],
     pub(crate) program: &'a Program,
 }
 
@@ -97,6 +98,7 @@ macro_rules! stages {
 }
 
 stages! {
+    Limits = "going under its limits",
     Descriptors = "closing descriptors",
     Receive = "waiting for the server",
     Session = "starting a session",
@@ -153,12 +155,16 @@ impl<T> At<T> for io::Result<T> {
 
 /// Runs the script; ends in the init program or in the child's death.
 pub(crate) fn run(script: &Script<'_>) -> ! {
+    // Before anything else it could be charged for, and while the doors are open.
+    let limited = (script.doors.iter())
+        .try_for_each(|door| rustix::io::write(door, b"0").map(drop))
+        .at(Stage::Limits);
     if let Err(failure) = exec::keep_only(script.socket).at(Stage::Descriptors) {
         // No way is left to tell.
         exec::exit_now(failure.1);
     }
     let socket = exec::SERVER;
-    let Err(failure) = perform(script, socket);
+    let Err(failure) = limited.and_then(|()| perform(script, socket));
     // The server may be gone; then nobody needs to know.
     let _ = send(socket, &failure.bytes(), SendFlags::NOSIGNAL);
     exec::exit_now(127)
@@ -359,9 +365,7 @@ fn give_up_privileges(script: &Script<'_>) -> Result<(), Failure> {
         }
     }
     // Where new privileges are allowed, loading a filter takes CAP_SYS_ADMIN: before it is gone.
-    for filter in script.filters {
-        exec::load_filter(filter).at(Stage::Filter)?;
-    }
+    exec::load_filter(script.filter).at(Stage::Filter)?;
     let sets = CapabilitySets {
         effective: script.keep,
         permitted: script.keep,

@@ -35,7 +35,10 @@ impl Engine {
                 images: spec.images.clone(),
                 layer: spec.from.clone(),
                 resources: spec.resources,
+                sudo: spec.sudo,
+                network: spec.network.clone(),
                 process: None,
+                boot_id: self.boot_id.clone(),
                 exit_code: None,
             };
             let ledger = Ledger {
@@ -138,11 +141,15 @@ impl Engine {
         self.options.reached(Step::Directories);
         self.cgroup(uid).make(&self.limits(&record))?;
         self.options.reached(Step::Cgroups);
-        let process = self.start(uid, place, &record, image)?;
+        record.stage = Stage::Starting;
+        record.process = None;
+        record.exit_code = None;
+        record.boot_id = self.boot_id.clone();
+        let durably = || place.write_record(&record, true);
+        let process = self.start(uid, place, &record, image, durably)?;
         record.stage = Stage::Made;
         record.process = Some(process.id.clone());
-        record.exit_code = None;
-        place.write_record(&record, true)?;
+        place.write_process(&process.id)?;
         self.options.reached(Step::Made);
         Ok(Workload {
             record,

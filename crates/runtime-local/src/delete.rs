@@ -75,6 +75,7 @@ impl Engine {
         cgroup.remove()?;
         self.options.reached(Step::Ungrouped);
         let place = self.place(uid);
+        place.remove_process()?;
         for path in [place.upper(), place.work(), place.inside()] {
             tree::remove(&path, &place.parking()).doing(format!("remove {}", path.display()))?;
         }

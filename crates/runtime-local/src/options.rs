@@ -10,13 +10,14 @@ pub struct Options {
     pub init: PathBuf,
     /// Arguments of the first process, after its name.
     pub init_args: Vec<String>,
+    /// Where the first process listens, if it is the agent: then it is told a delivery's settings
+    /// there. Without, they are a file in `/run/dormouse`.
+    pub agent_port: Option<u16>,
     /// Directories that can be named as an image, besides `base`. What a sandbox asks for is
     /// looked up here, so that no path of the host can be asked for.
     pub images: BTreeMap<String, PathBuf>,
     /// Limits where a sandbox asks for none.
     pub limits: Limits,
-    /// Whether setuid programs inside may raise privileges (`sudo`), up to root inside.
-    pub allow_sudo: bool,
     /// The first user id on the host that sandboxes may use; each gets 65,536 of them.
     pub first_uid: u32,
     /// How many sandboxes can have user ids at once.
@@ -98,14 +99,24 @@ impl Options {
         Self {
             init: init.into(),
             init_args: Vec::new(),
+            agent_port: None,
             images: BTreeMap::new(),
             limits: Limits::default(),
-            allow_sudo: false,
             first_uid: 0x2000_0000,
             ranges: 0x4000,
             cgroup_parent: "dormouse".into(),
             resolv_conf: String::new(),
             on_step: None,
+        }
+    }
+
+    /// The usual choices, with this agent as PID 1.
+    #[must_use]
+    pub fn agent(program: impl Into<PathBuf>) -> Self {
+        Self {
+            init_args: vec!["--pid1".into(), "--sealed".into()],
+            agent_port: Some(wire::envd::PORT),
+            ..Self::new(program)
         }
     }
 
@@ -132,7 +143,6 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("init", &self.init)
             .field("limits", &self.limits)
-            .field("allow_sudo", &self.allow_sudo)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,9 @@
 //! What is known of a sandbox on disk, so that a new server can go on with it.
 //!
-//! `state.json` says what it is; it is replaced whole, and durably once the sandbox is made,
-//! because a writable layer must be found again after the host has crashed. `ledger` says which
+//! `state.json` says what it is; it is replaced whole, and durably before the sandbox counts as
+//! made, because a writable layer must be found again after the host has crashed. That is done
+//! while the first process sets itself up, as [`Stage::Starting`]; that it runs then is noted
+//! in `process.json`, without a sync, because no process outlives the host. `ledger` says which
 //! fence was last seen and which delivery it is armed for; it changes with every call, and is
 //! overwritten in place without a sync: a crash of the server loses nothing of it, and after a
 //! crash of the host no caller from before is left, and no process either.
@@ -13,7 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::{Digest, Epoch, Generation, OperationId, StringMap, sandbox::Resources};
+use model::{
+    Digest, Epoch, Generation, OperationId, StringMap,
+    sandbox::{NetworkPolicy, Resources},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -27,6 +32,8 @@ use crate::{
 pub(crate) enum Stage {
     /// Being made.
     Making,
+    /// All of it that outlives a boot is made and on disk; its processes are being started.
+    Starting,
     /// Made.
     Made,
     /// Its processes and its writable layer are being replaced.
@@ -48,8 +55,17 @@ pub(crate) struct Record {
     pub(crate) layer: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) resources: Option<Resources>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<Box<NetworkPolicy>>,
+    /// Whether setuid programs inside may raise privileges, up to root inside.
+    #[serde(default)]
+    pub(crate) sudo: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<ProcessId>,
+    /// The boot it was last started in.
+    #[serde(default)]
+    pub(crate) boot_id: Box<str>,
     /// How the first process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
@@ -159,6 +175,11 @@ impl Place {
         self.0.join("state.json")
     }
 
+    /// Its first process, once that runs.
+    fn process(&self) -> PathBuf {
+        self.0.join("process.json")
+    }
+
     fn ledger(&self) -> PathBuf {
         self.0.join("ledger")
     }
@@ -183,6 +204,37 @@ impl Place {
             what: self.state().display().to_string().into(),
             how: error.to_string().into(),
         })
+    }
+
+    /// Notes the first process, beside the record: a new file costs nothing, while replacing one
+    /// makes some filesystems write it out at once.
+    pub(crate) fn write_process(&self, process: &ProcessId) -> Result<()> {
+        use io::Write as _;
+        let write = || {
+            let text = serde_json::to_vec(process)?;
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(self.process())?;
+            file.write_all(&text)
+        };
+        write().doing("note the first process")
+    }
+
+    /// The first process, if one was noted since the record was written.
+    pub(crate) fn read_process(&self) -> Option<ProcessId> {
+        serde_json::from_slice(&fs::read(self.process()).ok()?).ok()
+    }
+
+    pub(crate) fn remove_process(&self) -> Result<()> {
+        match fs::remove_file(self.process()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).doing("remove the note of the first process")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn write_ledger(&self, ledger: Ledger) -> Result<()> {

@@ -36,15 +36,25 @@ pub(crate) struct Image {
     pub(crate) usr: Option<PathBuf>,
 }
 
+/// What the server mounts for a first process.
+#[derive(Debug)]
+pub(crate) struct HostMounts {
+    /// In the order of [`Engine::mount_list`].
+    pub(crate) handed_over: Vec<OwnedFd>,
+    /// The overlay has its own copies. To let go of a mount the kernel waits for every processor,
+    /// so that is left for when the first process is on its way.
+    _layers: Vec<OwnedFd>,
+}
+
 impl Engine {
-    /// Makes the mounts that need the rights of the host, in the order of [`mount_list`].
+    /// Makes the mounts that need the rights of the host.
     pub(crate) fn host_mounts(
         &self,
         place: &Place,
         record: &Record,
         image: &Image,
         user_namespace: BorrowedFd<'_>,
-    ) -> Result<Vec<OwnedFd>> {
+    ) -> Result<HostMounts> {
         let lowers = image
             .layers
             .iter()
@@ -58,7 +68,7 @@ impl Engine {
         let (upper, work) = (open(place.upper())?, open(place.work())?);
         let mut all = vec![mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?];
         if let Some(usr) = &image.usr {
-            let suid = if self.options.allow_sudo {
+            let suid = if record.sudo {
                 0
             } else {
                 attribute::NO_SUID
@@ -79,7 +89,10 @@ impl Engine {
         )?);
         let exit = attribute::NO_SUID | attribute::NO_DEV | attribute::NO_EXEC;
         all.push(mounts::mapped(&place.exit_file(), user_namespace, exit)?);
-        Ok(all)
+        Ok(HostMounts {
+            handed_over: all,
+            _layers: lowers,
+        })
     }
 
     /// What the first process mounts, in order.

@@ -3,15 +3,16 @@
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
-use ::runtime::{Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec};
+use ::runtime::{
+    Arming, Captured, Facts, Family, Fence, Inside, Observed, Runtime, RuntimeError, WorkloadSpec,
+};
 use async_trait::async_trait;
-use model::{StringMap, Uid};
+use model::{StringMap, Uid, sandbox::NetworkPolicy};
 
 use crate::{
     engine::Engine,
     error::{EngineError, Result},
     options::Options,
-    socket::Family,
 };
 
 /// Sandboxes on this host.
@@ -35,15 +36,6 @@ impl LocalRuntime {
         let slot = self.0.slot(uid)?;
         let seen = slot.seen.lock();
         Some(seen.as_ref()?.process.as_ref()?.id.pid)
-    }
-
-    /// A TCP socket in the network namespace of a sandbox that runs: not connected, not blocking,
-    /// good for one connect from any thread. Takes microseconds and does not wait.
-    ///
-    /// # Errors
-    /// If there is no such sandbox, or its first process has ended.
-    pub fn socket(&self, uid: Uid, family: Family) -> Result<OwnedFd, RuntimeError> {
-        Ok(self.0.socket(uid, family)?)
     }
 
     async fn run<T: Send + 'static>(
@@ -92,6 +84,16 @@ impl Runtime for LocalRuntime {
             .await
     }
 
+    async fn set_network(
+        &self,
+        fence: Fence,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), RuntimeError> {
+        let policy = policy.cloned();
+        self.run(move |engine| engine.set_network(fence, policy))
+            .await
+    }
+
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
         self.run(move |engine| engine.capture(fence)).await
     }
@@ -102,5 +104,11 @@ impl Runtime for LocalRuntime {
 
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.run(move |engine| engine.delete(fence)).await
+    }
+}
+
+impl Inside for LocalRuntime {
+    fn socket(&self, uid: Uid, family: Family) -> Result<OwnedFd, RuntimeError> {
+        Ok(self.0.socket(uid, family)?)
     }
 }

@@ -8,9 +8,9 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd as _, OwnedFd},
-    sync::Arc,
 };
 
+pub(crate) use ::runtime::Family;
 use ::runtime::RuntimeError;
 use model::Uid;
 use rustix::{
@@ -25,16 +25,8 @@ use rustix::{
 use crate::{
     engine::Engine,
     error::{Doing as _, EngineError, Result},
+    workload::Process,
 };
-
-/// Which addresses a socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Version 4.
-    V4,
-    /// Version 6.
-    V6,
-}
 
 /// The server's own network namespace, to come back to.
 #[derive(Debug)]
@@ -66,21 +58,26 @@ impl Engine {
     /// A TCP socket inside, not connected and not blocking.
     pub(crate) fn socket(&self, uid: Uid, family: Family) -> Result<OwnedFd, EngineError> {
         let slot = self.slot(uid).ok_or(RuntimeError::Absent(uid))?;
-        let pidfd = {
+        let process = {
             let seen = slot.seen.lock();
             let workload = seen.as_ref().ok_or(RuntimeError::Absent(uid))?;
-            Arc::clone(&workload.alive(uid)?.pidfd)
+            let process = workload.process.as_ref();
+            process.ok_or(RuntimeError::Absent(uid))?.clone()
         };
-        match move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::NETWORK) {
+        self.socket_of(uid, &process, family)
+    }
+
+    /// The same, for a call that knows the sandbox's first process.
+    pub(crate) fn socket_of(
+        &self,
+        uid: Uid,
+        process: &Process,
+        family: Family,
+    ) -> Result<OwnedFd, EngineError> {
+        match move_into_thread_name_spaces(process.pidfd.as_fd(), ThreadNameSpaceType::NETWORK) {
             Ok(()) => {}
-            Err(Errno::SRCH) => {
-                return Err(RuntimeError::WrongState {
-                    uid,
-                    state: "exited",
-                    needs: "delete it",
-                }
-                .into());
-            }
+            // It has ended, and nobody has looked since.
+            Err(Errno::SRCH) => return Err(RuntimeError::Absent(uid).into()),
             Err(error) => return Err(error).doing("enter the sandbox's network namespace"),
         }
         let family = match family {

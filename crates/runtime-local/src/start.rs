@@ -52,13 +52,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Starts the first process of a sandbox whose directories and cgroups are there, and returns
-    /// when the init program runs.
+    /// when the init program runs. `meanwhile` is done while the process sets itself up; if it
+    /// fails, so does the start.
     pub(crate) fn start(
         &self,
         uid: Uid,
         place: &Place,
         record: &Record,
         image: &Image,
+        meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<Process> {
         let cgroup = self.cgroup(uid);
         let (ours, theirs) = socketpair(
@@ -72,28 +74,30 @@ impl Engine {
             .doing("connect to the first process")?;
         let mounts = self.mount_list(image);
         let program = self.program(uid)?;
+        let doors = cgroup.doors()?;
         let script = Script {
             socket: theirs.as_raw_fd(),
+            doors: &doors,
             attach_at: &self.attach_at,
             mounts: &mounts,
             pierced: image.usr.as_ref().map(|_| USR_LOCAL),
             hostname: b"sandbox",
             rlimits: &self.rlimits(),
             keep: KEPT,
-            no_new_privs: !self.options.allow_sudo,
-            filters: self.filters.programs(),
+            no_new_privs: !record.sudo,
+            filter: self.filter.program(),
             program: &program,
         };
         let cloned = clone(cgroup.open()?.as_fd(), &script).doing("clone the first process")?;
-        drop(theirs);
+        drop((theirs, doors));
         let set_up = || {
             self.options.reached(Step::Cloned);
             let user_namespace = map_ids(cloned.pid, record)?;
-            cgroup.join(cloned.pid)?;
             let mounts = self.host_mounts(place, record, image, user_namespace.as_fd())?;
-            hand_over(ours.as_fd(), &mounts).doing("hand the mounts over")?;
+            hand_over(ours.as_fd(), &mounts.handed_over).doing("hand the mounts over")?;
             drop(mounts);
             self.options.reached(Step::Mounted);
+            meanwhile()?;
             wait_for_exec(ours.as_fd())?;
             self.options.reached(Step::Executed);
             start_time(cloned.pid)

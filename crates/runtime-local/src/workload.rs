@@ -59,7 +59,7 @@ impl Workload {
     /// What an inspection says.
     pub(crate) fn observed(&self) -> Observed {
         match self.record.stage {
-            Stage::Making | Stage::Removing => Observed::Partial,
+            Stage::Making | Stage::Starting | Stage::Removing => Observed::Partial,
             Stage::Made | Stage::Restarting => Observed::Present(self.facts()),
         }
     }
@@ -71,6 +71,7 @@ impl Workload {
             container_id: self.record.container_id.clone(),
             images: self.record.images.clone(),
             layer: self.record.layer.clone(),
+            network: self.record.network.clone(),
             address: Address {
                 via: Via::NetworkNamespace,
                 ip: None,
@@ -96,7 +97,9 @@ impl Workload {
             needs: "delete it",
         };
         match self.record.stage {
-            Stage::Making | Stage::Removing => return Err(wrong("half-made")),
+            Stage::Making | Stage::Starting | Stage::Removing => {
+                return Err(wrong("half-made"));
+            }
             Stage::Made | Stage::Restarting => {}
         }
         self.process.as_ref().ok_or_else(|| wrong("exited"))

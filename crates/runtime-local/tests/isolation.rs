@@ -21,6 +21,22 @@ const MEMORY: u32 = 96;
 
 #[tokio::test]
 async fn nobody_breaks_out() {
+    attempt_all(false).await;
+}
+
+#[tokio::test]
+async fn nobody_breaks_out_who_may_become_root_inside() {
+    attempt_all(true).await;
+}
+
+/// The one attempt that is a promise where sudo is asked for.
+const PROMISED: &str = "run a setuid program as root";
+
+/// What the host has to be found is there once.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+async fn attempt_all(sudo: bool) {
+    let _alone = ALONE.lock().await;
     let mut options = support::options();
     options.limits.pids = PIDS;
     let host = Host::with(options);
@@ -31,6 +47,7 @@ async fn nobody_breaks_out() {
             memory_mib: Some(MEMORY),
             disk_mib: None,
         }),
+        sudo,
         ..spec()
     };
     for at in [at, other] {
@@ -38,6 +55,7 @@ async fn nobody_breaks_out() {
         let arming = Arming {
             epoch: Epoch(1),
             env: [("TOKEN", "secret")].into_iter().collect(),
+            ..Arming::default()
         };
         host.runtime().arm(at, &arming).await.unwrap();
     }
@@ -103,7 +121,9 @@ async fn nobody_breaks_out() {
                 _ => "BREACH",
             };
             println!("{result}  {who}  {attempt}: {said}");
-            if reply.code != 0 {
+            if sudo && *attempt == PROMISED && uid != 0 {
+                assert_ne!(reply.code, 0, "sudo does not work: {said}");
+            } else if reply.code != 0 {
                 breaches.push(format!("{who}: {attempt}: {said}"));
             }
         }

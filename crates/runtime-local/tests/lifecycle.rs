@@ -95,6 +95,7 @@ async fn a_new_server_goes_on_with_what_runs() {
         let arming = Arming {
             epoch: Epoch(4),
             env: [("TOKEN", "secret")].into_iter().collect(),
+            ..Arming::default()
         };
         host.runtime().arm(at, &arming).await.unwrap();
     }
@@ -170,6 +171,7 @@ async fn a_reset_leaves_nothing_of_the_last_delivery() {
     let arming = Arming {
         epoch: Epoch(1),
         env: [("TOKEN", "secret")].into_iter().collect(),
+        ..Arming::default()
     };
     host.runtime().arm(at, &arming).await.unwrap();
     host.sh(
@@ -198,6 +200,7 @@ async fn an_image_swap_keeps_the_delivery() {
     let arming = Arming {
         epoch: Epoch(2),
         env: [("A", "b")].into_iter().collect(),
+        ..Arming::default()
     };
     host.runtime().arm(at, &arming).await.unwrap();
     let facts = host.runtime().swap_images(at, &images()).await.unwrap();
@@ -273,5 +276,29 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let failed = host.runtime().create(fence(1, 1), &hostile).await;
     let text = failed.unwrap_err().to_string();
     assert!(text.contains("mounting into the root filesystem"), "{text}");
+    assert!(Inventory::take(&host).is_clear());
+}
+
+#[tokio::test]
+async fn after_a_crash_of_the_host_the_writable_layer_is_still_known() {
+    let mut host = Host::new();
+    let at = fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    host.sh(at.uid, "echo kept > /home/user/file");
+    host.run(at.uid, 0, &["exit", "0"]);
+    // As the next boot finds it: the note that it runs is of another boot, or never reached the disk.
+    let place = host.upper(at.uid).parent().unwrap().to_path_buf();
+    let text = std::fs::read_to_string(place.join("state.json")).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(text.contains(boot.trim()) && text.contains("starting"));
+    let text = text.replace(boot.trim(), "an-earlier-boot");
+    kit::durable::write_file(&place.join("state.json"), text.as_bytes(), 0o600).unwrap();
+    std::fs::remove_file(place.join("process.json")).unwrap();
+    host.reopen();
+    let seen = facts(&host, at.uid).await;
+    assert_eq!(seen.state, WorkloadState::Exited { code: -1 });
+    let kept = std::fs::read_to_string(host.upper(at.uid).join("home/user/file"));
+    assert_eq!(kept.unwrap(), "kept\n");
+    host.runtime().delete(fence(1, 2)).await.unwrap();
     assert!(Inventory::take(&host).is_clear());
 }

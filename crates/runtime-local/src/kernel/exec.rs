@@ -12,7 +12,7 @@ use std::{
     ptr,
 };
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 /// A program with its arguments and environment, ready to be executed without allocating.
 #[derive(Debug)]
@@ -106,15 +106,14 @@ pub(crate) fn default_signals() {
     }
 }
 
-/// Puts a filter on this process and all that come from it. Unlike seccompiler's own function
-/// this leaves `no_new_privs` to the caller, who may have been asked to allow sudo.
+/// Puts a filter on this process and all that come from it. `no_new_privs` is the caller's
+/// choice, who may have been asked to allow sudo.
 pub(crate) fn load_filter(filter: &[sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        filter: filter.as_ptr().cast_mut().cast(),
+        filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: seccompiler's `sock_filter` is the kernel's layout, the kernel only reads it, and it
-    // lives across the call.
+    // SAFETY: the kernel only reads the program, which lives across the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

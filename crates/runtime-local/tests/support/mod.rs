@@ -186,9 +186,7 @@ pub(crate) fn images() -> StringMap {
 pub(crate) fn spec() -> WorkloadSpec {
     WorkloadSpec {
         images: images(),
-        resources: None,
-        network: None,
-        from: None,
+        ..WorkloadSpec::default()
     }
 }
 

@@ -86,7 +86,7 @@ impl Host {
                 pids.write_all(b"4096")?;
             }
             if !cgroups.is_empty() {
-                joins.push(write_only(&cgroup.join("cgroup.procs"))?);
+                joins.push(write_only(&cgroup.join("tasks"))?);
             }
             cgroups.push(cgroup);
         }

@@ -19,18 +19,18 @@ use std::{
     io::{self, Read as _, Seek as _, Write as _},
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bench::{Samples, Target, verdict};
 use model::{Generation, OperationId, Uid, workload::WorkloadSpec};
-use runtime::{Fence, Runtime as _};
-use runtime_local::{Family, LocalRuntime, Options};
+use runtime::{Family, Fence, Inside as _, Runtime as _};
+use runtime_local::{LocalRuntime, Options};
 use steps::Steps;
 
 const ROUNDS: usize = 200;
 /// It is slow, and its ratio is far from its target.
-const RUNC_EVERY: usize = 10;
+const RUNC_EVERY: usize = 4;
 const FREEZES: usize = 300;
 const AGENT_ARGS: [&str; 3] = ["--pid1", "--user", "user"];
 
@@ -130,9 +130,7 @@ impl Bench {
     fn create(&self, fence: Fence) -> Result<(), Box<dyn Error>> {
         let spec = WorkloadSpec {
             images: [("main", "bench")].into_iter().collect(),
-            resources: None,
-            network: None,
-            from: None,
+            ..WorkloadSpec::default()
         };
         self.threads.block_on(self.runtime.create(fence, &spec))?;
         Ok(())
@@ -200,8 +198,12 @@ impl Bench {
         let [mut freeze, mut thaw, mut raw_freeze, mut raw_thaw] =
             std::array::from_fn(|_| Samples::default());
         for _ in 0..FREEZES {
+            // What was thawed a moment ago may not have left yet, and then need not stop again.
+            let settle = || std::thread::sleep(Duration::from_millis(1));
+            settle();
             timed(&mut raw_freeze, || Ok(set_frozen(&cgroup, true)?))?;
             timed(&mut raw_thaw, || Ok(set_frozen(&cgroup, false)?))?;
+            settle();
             timed(&mut freeze, || {
                 Ok(self.threads.block_on(self.runtime.freeze(fence(0)))?)
             })?;
@@ -296,6 +298,6 @@ fn set_frozen(cgroup: &Path, frozen: bool) -> io::Result<()> {
         if text.lines().any(|l| l == line) {
             return Ok(());
         }
-        std::thread::sleep(std::time::Duration::from_micros(10));
+        std::thread::yield_now();
     }
 }

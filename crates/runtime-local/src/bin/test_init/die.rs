@@ -29,9 +29,7 @@ pub(crate) fn run(verb: &str, data_dir: &str, step: &str, first_uid: &str) {
     };
     let spec = WorkloadSpec {
         images: [("main", "base")].into_iter().collect(),
-        resources: None,
-        network: None,
-        from: None,
+        ..WorkloadSpec::default()
     };
     let threads = tokio::runtime::Runtime::new().unwrap();
     threads.block_on(async {
