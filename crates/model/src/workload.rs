@@ -115,6 +115,9 @@ pub struct Facts {
     pub network: Option<Box<NetworkPolicy>>,
     /// How its ports are reached.
     pub address: Address,
+    /// How many of its processes were killed since its last start because memory ran out, as far
+    /// as was seen: looked for when it is inspected and when its first process ends.
+    pub oom_kills: u32,
 }
 
 /// What a workload does.

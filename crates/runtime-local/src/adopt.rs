@@ -92,6 +92,7 @@ fn partial(place: &Place) -> Workload {
             network: None,
             process: None,
             boot_id: "".into(),
+            oom_kills: 0,
             exit_code: None,
         },
         ledger: place.read_ledger(),

@@ -269,6 +269,20 @@ impl Cgroup<'_> {
         }
     }
 
+    /// How many processes were killed because memory ran out; none where that is not known.
+    pub(crate) fn oom_kills(&self) -> u32 {
+        let version1 = self.version1.iter().find(|(name, _)| *name == "memory");
+        let file = version1.map_or_else(
+            || self.unified.join("memory.events"),
+            |(_, path)| path.join("memory.oom_control"),
+        );
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count
+            .and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
     /// Whether any process is inside.
     pub(crate) fn is_populated(&self) -> Result<bool> {
         match fs::read_to_string(self.unified.join("cgroup.events")) {

@@ -75,8 +75,8 @@ pub(crate) enum Mount<'a> {
     },
     /// The same again, read-only.
     ReadOnly { target: &'a CStr },
-    /// A file that is not to be read.
-    HiddenFile { target: &'a CStr },
+    /// A file of the root again, in place of another.
+    InPlaceOf { target: &'a CStr, file: &'a CStr },
     /// A directory that is not to be read.
     HiddenDirectory { target: &'a CStr },
 }
@@ -300,10 +300,11 @@ fn mount_into(
             set_attributes(again.as_fd(), attributes, None).at(Stage::Hide)?;
             attach(again.as_fd(), target.as_fd()).at(Stage::Hide)
         }
-        Mount::HiddenFile { target } => {
-            let null = open_tree(root, c"dev/null", CLONE).at(Stage::Hide)?;
+        Mount::InPlaceOf { target, file } => {
+            let file = beneath(root, file).at(Stage::Hide)?;
+            let file = open_tree(file.as_fd(), c"", CLONE | EMPTY_PATH).at(Stage::Hide)?;
             let target = beneath(root, target).at(Stage::Hide)?;
-            attach(null.as_fd(), target.as_fd()).at(Stage::Hide)
+            attach(file.as_fd(), target.as_fd()).at(Stage::Hide)
         }
         Mount::HiddenDirectory { target } => {
             let target = beneath(root, target).at(Stage::Hide)?;

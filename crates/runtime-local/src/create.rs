@@ -1,6 +1,10 @@
 //! Making a sandbox.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::Path,
+};
 
 use ::runtime::{Facts, Fence, WorkloadSpec};
 use model::{Epoch, StringMap, Uid};
@@ -39,6 +43,7 @@ impl Engine {
                 network: spec.network.clone(),
                 process: None,
                 boot_id: self.boot_id.clone(),
+                oom_kills: 0,
                 exit_code: None,
             };
             let ledger = Ledger {
@@ -115,6 +120,20 @@ impl Engine {
         format!("{:016x}", self.entropy.u64()).into()
     }
 
+    /// As the kernel writes one: a random UUID. What is told by it, that memory and sockets of
+    /// before are gone, is true of every start of a sandbox.
+    fn new_boot_id(&self) -> String {
+        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}\n",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            (low >> 48) & 0x3fff | 0x8000,
+            low & 0xffff_ffff_ffff
+        )
+    }
+
     fn make(&self, uid: Uid, record: Record, ledger: Ledger, image: &Image) -> Result<Workload> {
         let place = self.place(uid);
         tree::ensure_directory(place.directory(), 0o711).doing("make the sandbox's directory")?;
@@ -134,7 +153,8 @@ impl Engine {
         image: &Image,
     ) -> Result<Workload> {
         let range = record.range();
-        make_directories(place, range).doing("make the sandbox's directories")?;
+        make_directories(place, range, &self.new_boot_id())
+            .doing("make the sandbox's directories")?;
         if let Some(digest) = &record.layer {
             layer::restore(&self.layer_file(digest), digest, &place.upper(), range)?;
         }
@@ -144,6 +164,7 @@ impl Engine {
         record.stage = Stage::Starting;
         record.process = None;
         record.exit_code = None;
+        record.oom_kills = 0;
         record.boot_id = self.boot_id.clone();
         let durably = || place.write_record(&record, true);
         let process = self.start(uid, place, &record, image, durably)?;
@@ -161,7 +182,7 @@ impl Engine {
 }
 
 /// The writable layer, and what the sandbox sees at `/run/dormouse`.
-fn make_directories(place: &Place, range: Range) -> io::Result<()> {
+fn make_directories(place: &Place, range: Range, boot_id: &str) -> io::Result<()> {
     let owner = |path: &Path| {
         let (uid, gid) = (range.first(), range.first());
         chown(
@@ -183,6 +204,7 @@ fn make_directories(place: &Place, range: Range) -> io::Result<()> {
     for point in ["init", "exit"] {
         fs::File::create_new(place.inside().join(point))?;
     }
+    fs::File::create_new(place.inside().join("boot_id"))?.write_all(boot_id.as_bytes())?;
     fs::File::create_new(place.exit_file())?;
     Ok(())
 }

@@ -181,6 +181,7 @@ impl Engine {
         workload.process = None;
         workload.frozen = false;
         workload.record.exit_code = Some(code);
+        workload.record.oom_kills = self.cgroup(uid).oom_kills();
         // Known again after a restart if this works; else looked for again then.
         if let Err(error) = place.write_record(&workload.record, false) {
             tracing::warn!(%uid, %error, "the exit code of a sandbox could not be kept");

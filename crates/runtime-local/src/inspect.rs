@@ -14,9 +14,14 @@ impl Engine {
             return Observed::Absent;
         };
         self.refresh(uid, &slot);
-        let seen = slot.seen.lock();
-        seen.as_ref()
-            .map_or(Observed::Absent, |workload| workload.observed())
+        let mut seen = slot.seen.lock();
+        let Some(workload) = seen.as_mut() else {
+            return Observed::Absent;
+        };
+        if workload.process.is_some() {
+            workload.record.oom_kills = self.cgroup(uid).oom_kills();
+        }
+        workload.observed()
     }
 
     /// Everything that is there.

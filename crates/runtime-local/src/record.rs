@@ -66,6 +66,9 @@ pub(crate) struct Record {
     /// The boot it was last started in.
     #[serde(default)]
     pub(crate) boot_id: Box<str>,
+    /// How many processes were killed since its last start because memory ran out.
+    #[serde(default)]
+    pub(crate) oom_kills: u32,
     /// How the first process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,

@@ -68,11 +68,7 @@ impl Engine {
         let (upper, work) = (open(place.upper())?, open(place.work())?);
         let mut all = vec![mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?];
         if let Some(usr) = &image.usr {
-            let suid = if record.sudo {
-                0
-            } else {
-                attribute::NO_SUID
-            };
+            let suid = if record.sudo { 0 } else { attribute::NO_SUID };
             let attributes = attribute::READ_ONLY | attribute::NO_DEV | suid;
             all.push(mounts::mapped(usr, user_namespace, attributes)?);
         }
@@ -146,12 +142,19 @@ impl Engine {
             },
         ]);
         let files = &self.kernel_files;
-        let hidden = |target: &&'static CStr| Mount::HiddenFile { target };
+        let hidden = |target: &&'static CStr| Mount::InPlaceOf {
+            target,
+            file: c"dev/null",
+        };
         list.extend(files.hidden_files.iter().map(hidden));
         let hidden = |target: &&'static CStr| Mount::HiddenDirectory { target };
         list.extend(files.hidden_directories.iter().map(hidden));
         let read_only = |target: &&'static CStr| Mount::ReadOnly { target };
         list.extend(files.read_only.iter().map(read_only));
+        list.push(Mount::InPlaceOf {
+            target: c"proc/sys/kernel/random/boot_id",
+            file: c"run/dormouse/boot_id",
+        });
         list
     }
 }

@@ -76,6 +76,7 @@ impl Workload {
                 via: Via::NetworkNamespace,
                 ip: None,
             },
+            oom_kills: self.record.oom_kills,
         }
     }
 

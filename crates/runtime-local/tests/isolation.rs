@@ -79,6 +79,7 @@ async fn attempt_all(sudo: bool) {
     let path = host.data.join("socket");
     let _socket = UnixListener::bind(&path).unwrap();
     let state = host.data.join(format!("sandboxes/{}/state.json", at.uid));
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let given = [
         format!("secret={}", secret.display()),
         format!("state={}", state.display()),
@@ -91,6 +92,7 @@ async fn attempt_all(sudo: bool) {
         format!("path={}", path.display()),
         format!("pids={PIDS}"),
         format!("memory={MEMORY}"),
+        format!("boot={}", boot.trim()),
     ];
 
     // The first process was given nothing but /dev/null; a socket is what it made itself.

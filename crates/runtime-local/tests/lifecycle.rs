@@ -187,7 +187,7 @@ async fn a_reset_leaves_nothing_of_the_last_delivery() {
     let left = host.sh(at.uid, "ls -A /home/user /dev/shm /run/dormouse; ls -d /srv; ps ax | grep -c '[s]leep 1000' || true");
     assert_eq!(
         left,
-        "/dev/shm:\n\n/home/user:\n\n/run/dormouse:\nexit\ninit\n/srv\n0\n"
+        "/dev/shm:\n\n/home/user:\n\n/run/dormouse:\nboot_id\nexit\ninit\n/srv\n0\n"
     );
     host.runtime().delete(at).await.unwrap();
 }
@@ -301,4 +301,28 @@ async fn after_a_crash_of_the_host_the_writable_layer_is_still_known() {
     assert_eq!(kept.unwrap(), "kept\n");
     host.runtime().delete(fence(1, 2)).await.unwrap();
     assert!(Inventory::take(&host).is_clear());
+}
+
+#[tokio::test]
+async fn every_start_has_a_boot_id_of_its_own_and_a_thaw_is_no_start() {
+    let host = Host::new();
+    let (at, other) = (fence(1, 1), fence(2, 1));
+    for at in [at, other] {
+        host.runtime().create(at, &spec()).await.unwrap();
+    }
+    let boot_id = |uid| host.sh(uid, "cat /proc/sys/kernel/random/boot_id");
+    let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let first = boot_id(at.uid);
+    assert_eq!(first.len(), own.len());
+    assert_eq!(first.as_bytes()[14], b'4', "{first} is a random UUID");
+    assert_ne!(first, own);
+    assert_ne!(first, boot_id(other.uid));
+    host.runtime().freeze(at).await.unwrap();
+    host.runtime().thaw(at).await.unwrap();
+    assert_eq!(first, boot_id(at.uid));
+    host.runtime().reset(at).await.unwrap();
+    assert_ne!(first, boot_id(at.uid));
+    for at in [at, other] {
+        host.runtime().delete(at).await.unwrap();
+    }
 }

@@ -332,6 +332,7 @@ impl FakeWorkload {
                     via: Via::NetworkNamespace,
                     ip: None,
                 },
+                oom_kills: 0,
             },
             partial: false,
             fence: fence.rank(),

@@ -53,6 +53,7 @@ fn seen(state: WorkloadState) -> Observed {
             via: Via::NetworkNamespace,
             ip: None,
         },
+        oom_kills: 0,
     })
 }
 

@@ -95,6 +95,7 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
             via: Via::NetworkNamespace,
             ip: None,
         },
+        oom_kills: 0,
     }
 }
 

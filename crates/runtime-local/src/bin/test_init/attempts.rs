@@ -59,6 +59,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("remount /proc/sys writable", |_| mount_at("none", "/proc/sys", "none", libc::MS_REMOUNT | libc::MS_BIND)),
     ("unmount /proc/sys", |_| path_call(libc::SYS_umount2, "/proc/sys", 2)),
     ("unmount a hidden file", |_| path_call(libc::SYS_umount2, "/proc/kcore", 2)),
+    ("unmount the boot id", |_| path_call(libc::SYS_umount2, "/proc/sys/kernel/random/boot_id", 2)),
     ("unmount /usr", |_| path_call(libc::SYS_umount2, "/usr", 2)),
     ("change the root", |_| two_paths(libc::SYS_pivot_root, ".", ".")),
     ("open a filesystem", |_| path_call(libc::SYS_fsopen, "tmpfs", 0)),
@@ -116,6 +117,8 @@ const ATTEMPTS: &[Attempt] = &[
     ("reach a keyring", |_| call(libc::SYS_keyctl, [0, -3, 0, 0, 0])),
     ("use the processor's ports", |_| x86_ports()),
     ("make a call of another architecture", |_| call(0x4000_0000 | libc::SYS_getpid, [0, 0, 0, 0, 0])),
+    ("read the host's boot id", |h| line_with("/proc/sys/kernel/random/boot_id", h("boot"))),
+    ("write the boot id", |_| write("/run/dormouse/boot_id", "x")),
     // Knobs
     ("set the core pattern", |_| write("/proc/sys/kernel/core_pattern", "|/tmp/x")),
     ("set the program for modules", |_| write("/proc/sys/kernel/modprobe", "/tmp/x")),

@@ -60,10 +60,20 @@ fn serve() {
     }
 }
 
+/// Takes memory until there is none.
+fn eat() -> ! {
+    let mut eaten = Vec::new();
+    loop {
+        eaten.push(std::hint::black_box(vec![1_u8; 1 << 20]));
+    }
+}
+
 fn perform(request: &Request) -> Reply {
     let argv: Vec<&str> = request.argv.iter().map(String::as_str).collect();
     match argv.as_slice() {
         ["exit", code] => std::process::exit(code.parse().unwrap()),
+        ["abort"] => std::process::abort(),
+        ["eat"] => eat(),
         ["background", program, args @ ..] => {
             let child = Command::new(program).args(args).spawn();
             Reply {
