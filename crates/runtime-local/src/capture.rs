@@ -21,8 +21,13 @@ impl Engine {
             let place = self.place(fence.uid);
             let layers = self.data.join("layers/sha256");
             let name = format!("{}.new", fence.uid);
-            let (digest, size) =
-                layer::capture(&place.upper(), workload.record.range(), &layers, &name)?;
+            let (digest, size) = layer::capture(
+                &place.upper(),
+                workload.record.range(),
+                &layers,
+                &name,
+                self.options.max_layer_bytes,
+            )?;
             Ok(Captured {
                 digest,
                 size,

@@ -2,12 +2,13 @@
 //!
 //! An archive is a plain tar. Names are sorted and ids are those inside, so the same content has
 //! the same digest whichever sandbox it came from. Whiteouts are files `.wh.<name>`, opaque
-//! directories hold `.wh..wh..opq`, attributes are `SCHILY.xattr` records. Sockets are left out:
-//! nobody listens on them any more.
+//! directories hold `.wh..wh..opq`, attributes are `SCHILY.xattr` records, holes are left out in the
+//! way of GNU tar. Sockets are left out too: nobody listens on them any more.
 
 mod attributes;
 mod capture;
 mod restore;
+mod sparse;
 
 pub(crate) use capture::capture;
 pub(crate) use restore::restore;

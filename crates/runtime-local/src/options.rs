@@ -18,6 +18,8 @@ pub struct Options {
     pub images: BTreeMap<String, PathBuf>,
     /// Limits where a sandbox asks for none.
     pub limits: Limits,
+    /// The largest snapshot of a writable layer.
+    pub max_layer_bytes: u64,
     /// The first user id on the host that sandboxes may use; each gets 65,536 of them.
     pub first_uid: u32,
     /// How many sandboxes can have user ids at once.
@@ -102,6 +104,7 @@ impl Options {
             agent_port: None,
             images: BTreeMap::new(),
             limits: Limits::default(),
+            max_layer_bytes: 64 << 30,
             first_uid: 0x2000_0000,
             ranges: 0x4000,
             cgroup_parent: "dormouse".into(),

@@ -3,7 +3,7 @@
 use std::{
     ffi::CString,
     fs::File,
-    io::{self, BufReader, Read},
+    io::{self, BufReader, Read, Seek as _},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -23,6 +23,7 @@ use tar::{Archive, Entry, EntryType};
 use super::{
     HEX_XATTR, LITERAL, OPAQUE, WHITEOUT, XATTR,
     attributes::{Way, is_kept, translate},
+    sparse,
 };
 use crate::{
     error::{Doing as _, EngineError, Result},
@@ -76,6 +77,8 @@ struct Records {
     literal: bool,
     mtime: Option<(i64, u32)>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How long a file with holes is.
+    real_size: Option<u64>,
 }
 
 impl Unpack<'_> {
@@ -147,7 +150,10 @@ impl Unpack<'_> {
                     | OFlags::CLOEXEC;
                 let fd = openat(parent_fd, &c_name, flags, Mode::from_raw_mode(0o600))?;
                 let mut file = File::from(fd);
-                io::copy(entry, &mut file)?;
+                match records.real_size {
+                    None => drop(io::copy(entry, &mut file)?),
+                    Some(size) => fill(&mut file, size, entry)?,
+                }
                 self.dress(file.as_fd(), owner, mode, records)?;
                 Ok(futimens(&file, &times)?)
             }
@@ -251,6 +257,19 @@ impl Unpack<'_> {
     }
 }
 
+/// Writes the parts of a file that hold data; the rest of it stays a hole.
+fn fill(file: &mut File, size: u64, entry: &mut Entry<'_, &mut dyn Read>) -> io::Result<()> {
+    let parts = sparse::read_list(entry, size)?;
+    file.set_len(size)?;
+    for (begin, length) in parts {
+        file.seek(io::SeekFrom::Start(begin))?;
+        if io::copy(&mut entry.take(length), file)? != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
 fn open_in(parent: BorrowedFd<'_>, name: &CString) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
@@ -331,6 +350,13 @@ impl Records {
             self.path = Some(value);
         } else if key == "linkpath" {
             self.link = value;
+        } else if key == sparse::NAME {
+            self.path = Some(value);
+        } else if key == sparse::REAL_SIZE {
+            let size = std::str::from_utf8(&value)
+                .ok()
+                .and_then(|v| v.parse().ok());
+            self.real_size = Some(size.ok_or_else(|| io::Error::other("a malformed size"))?);
         } else if key == "mtime" {
             self.mtime = parse_time(&value);
         } else if key == LITERAL {

@@ -107,7 +107,7 @@ fn a_capture_follows_no_link() {
     kit::durable::write_file(&around.path().join("secret"), b"the host's secret", 0o600).unwrap();
     symlink("../secret", upper.join("file")).unwrap();
     symlink("..", upper.join("directory")).unwrap();
-    let (digest, _) = capture(&upper, own_range(), around.path(), "new").unwrap();
+    let (digest, _) = capture(&upper, own_range(), around.path(), "new", u64::MAX).unwrap();
     let name = digest.as_str().trim_start_matches("sha256:");
     let archive = fs::read(around.path().join(name)).unwrap();
     let secret = b"the host's secret";
@@ -123,7 +123,111 @@ fn a_capture_that_fails_leaves_no_file() {
         .chain((0..300).map(|_| "d".into()))
         .collect();
     fs::create_dir_all(deep).unwrap();
-    let failed = capture(&upper, own_range(), &layers, "new").unwrap_err();
+    let failed = capture(&upper, own_range(), &layers, "new", u64::MAX).unwrap_err();
     assert!(failed.to_string().contains("256 deep"), "{failed}");
+    assert_eq!(fs::read_dir(&layers).unwrap().count(), 0);
+}
+
+/// A file with holes: data at these places, and so long.
+fn with_holes(path: &Path, data: &[(u64, &[u8])], size: u64) {
+    use std::os::unix::fs::FileExt as _;
+    let file = File::create(path).unwrap();
+    for (at, bytes) in data {
+        file.write_all_at(bytes, *at).unwrap();
+    }
+    file.set_len(size).unwrap();
+}
+
+#[test]
+fn holes_are_not_written_out_and_come_back_as_holes() {
+    use std::os::unix::fs::MetadataExt as _;
+    let around = tempfile::tempdir().unwrap();
+    let upper = around.path().join("upper");
+    fs::create_dir(&upper).unwrap();
+    const TERABYTE: u64 = 1 << 40;
+    let long = "n".repeat(150);
+    with_holes(&upper.join("all"), &[], TERABYTE);
+    with_holes(&upper.join("middle"), &[(TERABYTE / 2, b"here")], TERABYTE);
+    with_holes(
+        &upper.join(&long),
+        &[(0, b"first"), (1 << 30, b"last")],
+        (1 << 30) + 4,
+    );
+    with_holes(&upper.join("none"), &[(0, &[7; 300_000])], 300_000);
+    let (digest, size) = capture(&upper, own_range(), around.path(), "new", u64::MAX).unwrap();
+    assert!(size < 1 << 20, "{size}");
+
+    let again = around.path().join("again");
+    fs::create_dir(&again).unwrap();
+    let name = digest.as_str().trim_start_matches("sha256:");
+    let archive = around.path().join(name);
+    restore(&archive, &digest, &again, own_range()).unwrap();
+    for name in ["all", "middle", &long, "none"] {
+        let (before, after) = (upper.join(name), again.join(name));
+        let (b, a) = (
+            fs::metadata(&before).unwrap(),
+            fs::metadata(&after).unwrap(),
+        );
+        assert_eq!((a.len(), a.blocks()), (b.len(), b.blocks()), "{name}");
+    }
+    use std::os::unix::fs::FileExt as _;
+    let mut bytes = [0; 4];
+    let middle = File::open(again.join("middle")).unwrap();
+    middle.read_exact_at(&mut bytes, TERABYTE / 2).unwrap();
+    assert_eq!(&bytes, b"here");
+    assert_eq!(fs::read(again.join("none")).unwrap(), vec![7; 300_000]);
+    let twice = capture(&again, own_range(), around.path(), "new", u64::MAX).unwrap();
+    assert_eq!(twice, (digest, size), "the same content, the same archive");
+    others_read(&archive, &long);
+}
+
+/// What other programs see in an archive: GNU tar, and Python's library.
+fn others_read(archive: &Path, long: &str) {
+    let run = |program: &str, args: &[&str]| {
+        let output = std::process::Command::new(program).args(args).output();
+        let output = output.unwrap_or_else(|error| panic!("this test needs {program}: {error}"));
+        assert!(output.status.success(), "{program}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let archive = archive.to_str().unwrap();
+    let listed = run("tar", &["--list", "--verbose", "--file", archive]);
+    for (name, size) in [
+        ("all", "1099511627776"),
+        ("middle", "1099511627776"),
+        (long, "1073741828"),
+    ] {
+        let line = listed
+            .lines()
+            .find(|line| line.ends_with(&format!(" {name}")));
+        assert!(
+            line.is_some_and(|line| line.contains(size)),
+            "{name}: {listed}"
+        );
+    }
+    let script = "import sys, tarfile\nt = tarfile.open(sys.argv[1])\n\
+        f = t.extractfile('middle'); f.seek(1 << 39); print(f.read(4).decode(), t.getmember('middle').size)";
+    assert_eq!(
+        run("python3", &["-c", script, archive]),
+        "here 1099511627776\n"
+    );
+}
+
+#[test]
+fn a_layer_larger_than_allowed_is_refused_and_names_the_file() {
+    let around = tempfile::tempdir().unwrap();
+    let (upper, layers) = (around.path().join("upper"), around.path().join("layers"));
+    fs::create_dir(&upper).unwrap();
+    fs::create_dir(&layers).unwrap();
+    with_holes(&upper.join("small"), &[(0, &[7; 1000])], 1000);
+    with_holes(&upper.join("too-large"), &[(0, &[7; 200_000])], 200_000);
+    let refused = capture(&upper, own_range(), &layers, "new", 100_000).unwrap_err();
+    let refused = ::runtime::RuntimeError::from(refused);
+    match &refused {
+        ::runtime::RuntimeError::Impossible { field, reason } => {
+            assert_eq!(*field, "snapshot");
+            assert!(reason.contains("too-large"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
     assert_eq!(fs::read_dir(&layers).unwrap().count(), 0);
 }
