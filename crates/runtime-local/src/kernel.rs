@@ -5,3 +5,4 @@ pub(crate) mod exec;
 pub(crate) mod idmap;
 pub(crate) mod loopback;
 pub(crate) mod pidfd;
+pub(crate) mod trial;

@@ -60,5 +60,5 @@ mod workload;
 
 pub use error::EngineError;
 pub use options::{Limits, Options, Step};
-pub use probe::{Capability, probe};
+pub use probe::{Capability, State, probe_essential, probe_optional};
 pub use runtime::LocalRuntime;

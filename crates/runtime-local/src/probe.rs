@@ -1,174 +1,182 @@
-//! What this host can do, for `dormouse doctor`.
+//! What this host can do, for `dormouse doctor` and for a server that starts.
+//!
+//! A capability is probed by doing it, in a directory, a cgroup and namespaces that are gone
+//! afterwards. Versions are not asked: distributions carry features back, and containers and
+//! policies take them away.
+//!
+//! | Module | What it tries |
+//! |---|---|
+//! | `kernel` | namespaces, mounts, cgroups, filters: without any of them there is no sandbox |
+//! | `host` | files, programs and limits: without them there is less |
 
-use std::{fs, io, path::Path};
+mod host;
+mod kernel;
 
-use rustix::{
-    fs::CWD,
-    mount::{FsOpenFlags, OpenTreeFlags, fsopen, open_tree},
-    thread::{CapabilitySet, capabilities},
-};
+use std::{borrow::Cow, fmt, path::Path};
 
-use crate::cgroups::Hierarchies;
+use serde::Serialize;
+
+pub use host::agent;
 
 /// One thing that sandboxes need or can use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
     /// Its name.
     pub name: &'static str,
     /// Whether this host has it.
-    pub ok: bool,
+    pub state: State,
+    /// Whether no sandbox can run without it.
+    pub essential: bool,
     /// What was seen.
     pub detail: String,
-    /// What to do where it is missing; empty where it is there.
-    pub remedy: &'static str,
+    /// What it means that it is not there whole; empty where it is.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub meaning: &'static str,
+    /// What to do about that; empty where there is nothing to do.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub remedy: Cow<'static, str>,
 }
 
-fn capability(
-    name: &'static str,
-    remedy: &'static str,
-    seen: Result<String, String>,
-) -> Capability {
-    let (ok, detail) = match seen {
-        Ok(detail) => (true, detail),
-        Err(detail) => (false, detail),
-    };
-    Capability {
-        name,
-        ok,
-        detail,
-        remedy: if ok { "" } else { remedy },
-    }
+/// Whether a host has something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// All of it.
+    Ok,
+    /// Some of it.
+    Degraded,
+    /// Nothing that could be used.
+    Missing,
 }
 
-/// Looks at everything, and changes nothing.
-#[must_use]
-pub fn probe() -> Vec<Capability> {
-    let hierarchies = Hierarchies::detect().map_err(|error| error.to_string());
-    vec![
-        capability("privileges", "Run the server as root.", privileges()),
-        capability(
-            "user namespaces",
-            "Set the sysctl user.max_user_namespaces to a number above the sandboxes you want.",
-            limit("/proc/sys/user/max_user_namespaces"),
-        ),
-        capability(
-            "network namespaces",
-            "Set the sysctl user.max_net_namespaces to a number above the sandboxes you want.",
-            limit("/proc/sys/user/max_net_namespaces"),
-        ),
-        capability(
-            "overlayfs",
-            "Load the module: modprobe overlay.",
-            mountable("overlay"),
-        ),
-        capability(
-            "mount API",
-            "Use Linux 6.12 or newer.",
-            open_tree(
-                CWD,
-                "/",
-                OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
-            )
-            .map(|_| "mounts can be cloned".into())
-            .map_err(|error| io::Error::from(error).to_string()),
-        ),
-        capability(
-            "cgroup freeze and kill",
-            "Use Linux 5.14 or newer, and mount the unified tree: mount -t cgroup2 none /sys/fs/cgroup/unified.",
-            hierarchies.clone().and_then(|h| freezer(&h.unified)),
-        ),
-        capability(
-            "cgroup limits",
-            "Enable the controllers cpu, memory and pids on the kernel's command line.",
-            hierarchies.and_then(|h| controllers(&h)),
-        ),
-        capability(
-            "seccomp",
-            "Use a kernel with CONFIG_SECCOMP_FILTER.",
-            fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail")
-                .map(|text| text.trim().to_owned())
-                .map_err(|error| error.to_string()),
-        ),
-        capability(
-            "base image",
-            "Give sandboxes an image of their own.",
-            merged_usr(),
-        ),
-        capability(
-            "disk limits",
-            "Not built yet: a sandbox that asks for a disk limit is refused.",
-            Err("writable layers are plain directories".into()),
-        ),
-    ]
-}
-
-fn privileges() -> Result<String, String> {
-    let needed = CapabilitySet::SYS_ADMIN
-        | CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::FOWNER
-        | CapabilitySet::MKNOD
-        | CapabilitySet::SETFCAP
-        | CapabilitySet::SETGID
-        | CapabilitySet::SETUID;
-    let held = capabilities(None).map_err(|error| io::Error::from(error).to_string())?;
-    let missing = needed - held.effective;
-    if missing.is_empty() {
-        Ok("all capabilities that sandboxes need".into())
-    } else {
-        Err(format!("missing {missing:?}"))
-    }
-}
-
-fn limit(path: &str) -> Result<String, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    match text.trim().parse::<u64>() {
-        Ok(0) => Err("none are allowed".into()),
-        Ok(most) => Ok(format!("up to {most}")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn mountable(filesystem: &str) -> Result<String, String> {
-    fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC)
-        .map(|_| "present".into())
-        .map_err(|error| io::Error::from(error).to_string())
-}
-
-fn freezer(unified: &Path) -> Result<String, String> {
-    // The root has neither file; any child has both or the kernel has neither.
-    let children = fs::read_dir(unified).map_err(|error| error.to_string())?;
-    let child = children
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| path.join("cgroup.procs").exists());
-    match child {
-        None => Ok(format!("at {}, not tried yet", unified.display())),
-        Some(child)
-            if child.join("cgroup.kill").exists() && child.join("cgroup.freeze").exists() =>
-        {
-            Ok(format!("at {}", unified.display()))
+impl State {
+    /// As it is shown.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
         }
-        Some(_) => Err("this kernel's cgroups cannot be killed".into()),
     }
 }
 
-fn controllers(hierarchies: &Hierarchies) -> Result<String, String> {
-    let missing = hierarchies.missing();
-    if missing.is_empty() {
-        let old: Vec<_> = hierarchies.version1.keys().copied().collect();
-        Ok(format!(
-            "version 2: {:?}, version 1: {old:?}",
-            hierarchies.version2
-        ))
-    } else {
-        Err(format!("missing {}", missing.join(", ")))
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
-fn merged_usr() -> Result<String, String> {
-    match fs::read_link("/bin") {
-        Ok(target) => Ok(format!("/bin leads to {}", target.display())),
-        Err(_) => Err("/bin is not a link into /usr".into()),
+/// One line: state, name, what was seen, what it means, what to do.
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<8}  {:<22}  {}", self.state, self.name, self.detail)?;
+        if !self.meaning.is_empty() {
+            write!(f, ": {}", self.meaning)?;
+        }
+        if !self.remedy.is_empty() {
+            write!(f, ". {}", self.remedy)?;
+        }
+        Ok(())
     }
+}
+
+impl Capability {
+    /// Whether sandboxes cannot run because of it.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        self.essential && self.state == State::Missing
+    }
+
+    fn new(name: &'static str, essential: bool, seen: Seen) -> Self {
+        let (state, detail, meaning, remedy) = match seen {
+            Ok(detail) => (State::Ok, detail, "", "".into()),
+            Err(lack) => (lack.state, lack.detail, lack.meaning, lack.remedy),
+        };
+        Self {
+            name,
+            state,
+            essential,
+            detail,
+            meaning,
+            remedy,
+        }
+    }
+}
+
+/// What a probe saw.
+type Seen = Result<String, Lack>;
+
+/// What a probe did not find.
+#[derive(Debug)]
+struct Lack {
+    state: State,
+    detail: String,
+    meaning: &'static str,
+    remedy: Cow<'static, str>,
+}
+
+impl Lack {
+    fn missing(
+        detail: impl fmt::Display,
+        meaning: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            state: State::Missing,
+            detail: detail.to_string(),
+            meaning,
+            remedy: remedy.into(),
+        }
+    }
+
+    fn degraded(
+        detail: impl fmt::Display,
+        meaning: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            state: State::Degraded,
+            ..Self::missing(detail, meaning, remedy)
+        }
+    }
+}
+
+/// Tries what every sandbox needs; the data directory need not be there yet.
+#[must_use]
+pub fn probe_essential(data_dir: &Path) -> Vec<Capability> {
+    let essential = |name, seen| Capability::new(name, true, seen);
+    let ground = host::Ground::find(data_dir);
+    let mut all = vec![
+        essential("privileges", kernel::privileges()),
+        essential("user namespaces", kernel::user_namespaces()),
+        essential("other namespaces", kernel::other_namespaces()),
+        essential("cgroup limits", kernel::cgroup_limits()),
+        essential("clone into a cgroup", kernel::cgroup_clone()),
+        essential("freeze and kill", kernel::cgroup_freeze()),
+        essential("seccomp", kernel::seccomp()),
+    ];
+    match &ground {
+        Err(lack) => all.push(essential("data directory", Err(lack.again()))),
+        Ok(ground) => all.extend([
+            essential("data directory", ground.data_directory()),
+            essential("idmapped mounts", kernel::idmapped_mounts(ground.path())),
+            essential("overlayfs", kernel::overlay(ground.path())),
+        ]),
+    }
+    all
+}
+
+/// Tries what some sandboxes can use.
+#[must_use]
+pub fn probe_optional() -> Vec<Capability> {
+    let optional = |name, seen| Capability::new(name, false, seen);
+    vec![
+        optional("base image", host::base_image()),
+        optional("programs of base", host::base_programs()),
+        optional("disk limits", host::disk_limits()),
+        optional("open files", host::open_files()),
+        optional("runc", host::oci_runtime("runc")),
+        optional("runsc", host::oci_runtime("runsc")),
+    ]
 }

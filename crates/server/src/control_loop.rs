@@ -13,7 +13,7 @@ use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{config::types::RuntimeKind, run::find_agent};
+use crate::{config::types::RuntimeKind, doctor, run::find_agent};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,6 +46,7 @@ pub(crate) async fn start(
             Arc::new(FakeRuntime::new(tasks.child()))
         }
         RuntimeKind::Local => {
+            doctor::require(data_dir)?;
             let mut options = runtime_local::Options::new(find_agent(None)?);
             options.init_args = vec!["--pid1".into(), "--user".into(), "user".into()];
             let opened = LocalRuntime::open(data_dir, options);

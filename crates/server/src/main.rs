@@ -8,6 +8,7 @@
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
+//! | [`doctor`] | `dormouse doctor`: what this host lacks |
 //! | [`run`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
@@ -15,6 +16,7 @@
 mod config;
 mod control_loop;
 mod data_dir;
+mod doctor;
 mod listener;
 mod logging;
 mod run;
@@ -47,7 +49,8 @@ use config::{
   dormouse describe sandbox my-sandbox        everything about one, with its events
   dormouse watch sandboxes                    follow changes
   dormouse delete sandbox my-sandbox
-  dormouse config                             what is configured, and by whom"
+  dormouse config                             what is configured, and by whom
+  dormouse doctor                             what this host has of what sandboxes need"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -77,6 +80,8 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Say what this host has of what sandboxes need, and what to do about the rest
+    Doctor(doctor::Doctor),
     /// Run a command in a sandbox that is gone when it ends
     Run(run::Run),
     /// Print the version
@@ -90,6 +95,13 @@ fn main() -> ExitCode {
         Command::Serve(flags) => serve(&flags),
         Command::Config { flags, output } => {
             read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
+        }
+        Command::Doctor(args) => {
+            let report = |in_force: InForce| doctor::run(&args, &in_force.settings.data_dir.0);
+            match read(&args.flags).and_then(report) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            }
         }
         Command::Run(args) => {
             match runtime().and_then(|runtime| runtime.block_on(run::run(args))) {

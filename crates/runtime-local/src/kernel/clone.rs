@@ -12,7 +12,7 @@ use std::{
 /// Namespaces of a sandbox. The cgroup namespace is not among them: its root is taken from where
 /// the process is while it is cloned, which is still the server's cgroup, so the child unshares it
 /// afterwards.
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
+pub(crate) const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
@@ -38,14 +38,29 @@ pub(crate) unsafe fn clone_into(
     cgroup: BorrowedFd<'_>,
     child: impl FnOnce(),
 ) -> io::Result<Cloned> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { clone_with(NAMESPACES, Some(cgroup), child) }
+}
+
+/// The same with a choice of namespaces, and the cgroup of this process where none is given.
+///
+/// # Safety
+/// As for [`clone_into`].
+pub(super) unsafe fn clone_with(
+    namespaces: i32,
+    cgroup: Option<BorrowedFd<'_>>,
+    child: impl FnOnce(),
+) -> io::Result<Cloned> {
     let mut pidfd: i32 = -1;
     // SAFETY: the structure is plain integers, for which zero is a valid value.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
-    args.flags =
-        NAMESPACES as u64 | libc::CLONE_PIDFD as u64 | CLONE_CLEAR_SIGHAND | CLONE_INTO_CGROUP;
+    args.flags = namespaces as u64 | libc::CLONE_PIDFD as u64 | CLONE_CLEAR_SIGHAND;
     args.pidfd = (&raw mut pidfd) as u64;
     args.exit_signal = libc::SIGCHLD as u64;
-    args.cgroup = cgroup.as_raw_fd() as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
 
     // A signal handler of the server must not run in the child: it would speak to the server's
     // own pipes. All signals are held from before the clone until the child's exec.

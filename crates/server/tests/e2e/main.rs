@@ -4,6 +4,7 @@
 
 mod commands;
 mod config;
+mod doctor;
 mod fake_runtime;
 mod https;
 mod kubectl;
