@@ -10,12 +10,14 @@
 //! | [`output`] | tables, YAML, JSON |
 //! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
+//! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
 
 mod apply;
 mod client;
 mod connect;
 mod delete;
 mod describe;
+pub mod exec;
 mod get;
 pub mod kubeconfig;
 mod manifest;

@@ -47,8 +47,7 @@ pub(crate) async fn start(
         }
         RuntimeKind::Local => {
             doctor::require(data_dir)?;
-            let mut options = runtime_local::Options::new(find_agent(None)?);
-            options.init_args = vec!["--pid1".into(), "--user".into(), "user".into()];
+            let options = runtime_local::Options::agent(find_agent(None)?);
             let opened = LocalRuntime::open(data_dir, options);
             Arc::new(opened.context("open the engine that runs sandboxes on this host")?)
         }

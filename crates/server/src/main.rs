@@ -9,7 +9,7 @@
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
-//! | [`run`] | `dormouse run`: a throw-away sandbox for one command |
+//! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
 
@@ -22,6 +22,7 @@ mod logging;
 mod run;
 mod serve;
 mod stall;
+mod throwaway;
 mod tls;
 mod token;
 

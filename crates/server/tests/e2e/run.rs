@@ -1,6 +1,7 @@
 //! `dormouse run`: real sandboxes. They need root; without it these tests fail and say so.
 
 use std::{
+    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::OnceLock,
@@ -114,5 +115,102 @@ fn a_run_that_is_told_to_stop_removes_its_sandbox() {
         child.try_wait().unwrap()
     });
     assert_eq!(ended.and_then(|status| status.code()), Some(143));
+    assert_eq!(left_in(&scratch), 0);
+}
+
+#[test]
+fn what_is_piped_in_reaches_the_command_up_to_its_end() {
+    let scratch = TempDir::new().unwrap();
+    let mut child = run(&scratch, &["-i", "sh", "-c", "tr a-z A-Z; echo done"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = "hello\n".repeat(50_000);
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).unwrap());
+    let out = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let out = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(out.lines().filter(|l| *l == "HELLO").count(), 50_000);
+    assert!(out.ends_with("done\n"));
+}
+
+#[test]
+fn a_command_that_does_not_read_ends_without_its_input() {
+    let scratch = TempDir::new().unwrap();
+    let mut child = run(&scratch, &["-i", "sh", "-c", "exit 4"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdin = child.stdin.take().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+    drop(stdin);
+}
+
+/// `script` is the terminal; it is part of every Debian (`bsdutils`).
+#[test]
+fn a_terminal_is_passed_through_both_ways() {
+    let scratch = TempDir::new().unwrap();
+    let inner = "tty; stty size; read line; echo got $line; exit 5";
+    let command = format!(
+        "{} run --agent {} -it -- bash -c '{inner}'",
+        env!("CARGO_BIN_EXE_dormouse"),
+        agent().display()
+    );
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("TMPDIR", scratch.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`script` is needed: install bsdutils");
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"typed\n").unwrap();
+    let out = child.wait_with_output().unwrap();
+    drop(stdin);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(5), "{text}");
+    assert!(text.contains("/dev/pts/"), "{text}");
+    assert!(text.contains("24 80"), "{text}");
+    assert!(text.contains("got typed"), "{text}");
+}
+
+#[test]
+fn a_terminal_that_is_not_there_is_refused() {
+    let scratch = TempDir::new().unwrap();
+    let ran = output(&scratch, &["-it", "true"]);
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{err}");
+    assert!(err.contains("--tty"), "{err}");
+    assert_eq!(left_in(&scratch), 0);
+}
+
+#[test]
+fn a_command_that_a_signal_ended_answers_as_in_a_shell() {
+    let scratch = TempDir::new().unwrap();
+    for (signal, code) in [("TERM", 143), ("KILL", 137)] {
+        let script = format!("kill -{signal} $$");
+        let ran = output(&scratch, &["sh", "-c", &script]);
+        assert_eq!(ran.status.code(), Some(code), "{signal}");
+    }
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    let scratch = TempDir::new().unwrap();
+    let mut child = run(&scratch, &["sh", "-c", "echo up; sleep 1000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "up\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(left_in(&scratch), 1, "a killed one cannot clean up");
+    assert_eq!(output(&scratch, &["true"]).status.code(), Some(0));
     assert_eq!(left_in(&scratch), 0);
 }
