@@ -43,7 +43,7 @@ def raises(kind, function):
     raise AssertionError(f"nothing was raised, expected {kind.__name__}")
 
 
-def eventually(check, seconds=5.0):
+def eventually(check, seconds=30.0):
     until = time.monotonic() + seconds
     while True:
         found = check()
@@ -155,6 +155,35 @@ def stdin_is_sent_and_closed(box, _):
 
 
 @case
+def a_signal_sent_by_a_command_reaches_another(box, _):
+    script = "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+    handle = box.commands.run(script, background=True)
+    pid = handle.pid
+    killer = threading.Timer(0, lambda: None)
+
+    def heard(text):
+        if "ready" in text:
+            killer.function = lambda: box.commands.run(f"kill -TERM {pid}")
+            killer.start()
+
+    why = raises(CommandExitException, lambda: handle.wait(on_stdout=heard))
+    killer.join()
+    assert (why.exit_code, why.stdout) == (9, "ready\ncaught\n"), why
+
+
+@case
+def a_handle_kills_its_own_command(box, _):
+    handle = box.commands.run("sleep 60", background=True)
+    assert handle.kill() is True
+    raises(CommandExitException, handle.wait)
+
+
+@case
+def a_command_without_a_timeout_outlasts_the_usual_one(box, _):
+    assert box.commands.run("sleep 0.2; echo done", timeout=0).stdout == "done\n"
+
+
+@case
 def stdin_that_was_not_asked_for_is_at_its_end(box, _):
     assert box.commands.run("cat; echo end").stdout == "end\n"
     handle = box.commands.run("sleep 5", background=True)
@@ -192,7 +221,7 @@ def a_terminal_echoes_resizes_and_ends(box, _):
     box.pty.send_stdin(term.pid, b"stty size; tty; test -t 0 && echo is-a-$((1+1))-tty\n")
     assert eventually(lambda: b"50 120" in seen and b"/dev/pts/" in seen and b"is-a-2-tty" in seen), bytes(seen)
     box.pty.send_stdin(term.pid, b"exit\n")
-    reader.join(5)
+    reader.join(30)
     assert not reader.is_alive()
 
 
@@ -202,12 +231,26 @@ def a_terminal_passes_ctrl_c(box, _):
     term = box.pty.create(PtySize(rows=24, cols=80))
     reader = threading.Thread(target=lambda: term.wait(on_pty=seen.extend), daemon=True)
     reader.start()
-    box.pty.send_stdin(term.pid, b"sleep 60\n")
-    time.sleep(0.3)
+    box.pty.send_stdin(term.pid, b"echo $((6*7)); sleep 60\n")
+    assert eventually(lambda: b"42" in seen), bytes(seen)
     box.pty.send_stdin(term.pid, b"\x03")
     box.pty.send_stdin(term.pid, b"echo code $?; exit 0\n")
     assert eventually(lambda: b"code 130" in seen), bytes(seen)
-    reader.join(5)
+    reader.join(30)
+
+
+@case
+def a_terminal_is_connected_to_again(box, _):
+    first = box.pty.create(PtySize(rows=24, cols=80), envs={"MINE": "yes"}, cwd="/usr")
+    first.disconnect()
+    seen = bytearray()
+    again = box.pty.connect(first.pid)
+    reader = threading.Thread(target=lambda: again.wait(on_pty=seen.extend), daemon=True)
+    reader.start()
+    box.pty.send_stdin(first.pid, b"echo got-$MINE; pwd; exit\n")
+    assert eventually(lambda: b"got-yes\r\n/usr" in seen), bytes(seen)
+    reader.join(30)
+    assert not reader.is_alive()
 
 
 @case
@@ -382,6 +425,15 @@ def a_watch_describes_entries_when_asked(box, dir):
     assert all(e.entry is not None and e.entry.path == f"{dir}/f" for e in events), events
     box.files.remove(f"{dir}/f")
     assert [e.entry for e in watch.get_new_events()] == [None]
+    watch.stop()
+
+
+@case
+def a_watch_tells_that_its_directory_is_gone(box, dir):
+    os.mkdir(f"{dir}/sub")
+    watch = box.files.watch_dir(f"{dir}/sub")
+    box.files.remove(f"{dir}/sub")
+    assert FilesystemEventType.REMOVE in [e.type for e in watch.get_new_events()]
     watch.stop()
 
 

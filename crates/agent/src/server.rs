@@ -17,7 +17,10 @@ use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kit::{Clock, SystemClock, Tasks};
 use rustix::fs::Mode;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    signal::unix::{SignalKind, signal},
+};
 use wire::connect::Error;
 
 use crate::{
@@ -32,6 +35,10 @@ use crate::{
 
 /// How long a request's head may take to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a client may go on sending after its last answer, and how long it may pause.
+const LINGER: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Why the agent cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -128,12 +135,33 @@ impl Agent {
                     .timer(TokioTimer::new())
                     .header_read_timeout(HEAD_TIMEOUT)
                     .serve_connection(TokioIo::new(stream), service);
-                // How a connection ends is the client's business.
+                let served = async {
+                    // How a connection ends is the client's business.
+                    if let Ok(parts) = connection.without_shutdown().await {
+                        let lingering = linger(parts.io.into_inner());
+                        tokio::time::timeout(LINGER, lingering).await.ok();
+                    }
+                };
                 tokio::select! {
-                    _ = connection => {}
+                    () = served => {}
                     () = agent.tasks.stopping().cancelled() => {}
                 }
             });
+        }
+    }
+}
+
+/// Takes leave of a client. One that is refused early may still be sending: closing at once would
+/// make the kernel throw away the answer that it has not read yet.
+async fn linger(mut stream: tokio::net::TcpStream) {
+    let mut room = [0; 8 * 1024];
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    loop {
+        let read = tokio::time::timeout(SILENCE, stream.read(&mut room)).await;
+        if !matches!(read, Ok(Ok(1..))) {
+            return;
         }
     }
 }

@@ -268,18 +268,24 @@ async fn write(
     let (target, owner, said) = (path.clone(), user.clone(), metadata.clone());
     let work = tokio::task::spawn_blocking(move || write_pieces(&target, &owner, &said, receiver));
     let mut cut_off = None;
-    while let Some(piece) = pieces.next().await {
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = pieces.next() => piece,
+            // The writer has failed, and says why.
+            () = sender.closed() => break,
+        };
         match piece {
-            Ok(piece) => {
-                // Nobody there: the writer has failed, and says why.
+            Some(Ok(piece)) => {
                 if sender.send(piece).await.is_err() {
                     break;
                 }
             }
-            Err(why) => {
+            Some(Err(why)) => {
                 cut_off = Some(bad(format!("error reading upload: {why}")));
                 break;
             }
+            None => break,
         }
     }
     drop(sender);

@@ -7,6 +7,7 @@ use std::{
 
 use http::StatusCode;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::{
     connect::{Codec, Error},
     filesystem::{EntryResponse, PathRequest},
@@ -184,6 +185,27 @@ async fn uploads_that_cannot_be_are_refused_by_name() {
             "{path}: {body}"
         );
     }
+}
+
+#[tokio::test]
+async fn who_is_refused_while_still_sending_gets_the_answer() {
+    let agent = serve().await;
+    let (_dir, dir) = temp();
+    let mut stream = tokio::net::TcpStream::connect(agent.address).await.unwrap();
+    let head = format!(
+        "POST {} HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n\
+         content-length: 40000000\r\n\r\n",
+        url(&dir)
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.readable().await.unwrap();
+    for _ in 0..4 {
+        stream.write_all(&[7; 1_000_000]).await.unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("path is a directory"), "{answer}");
 }
 
 #[tokio::test]
