@@ -353,7 +353,7 @@ async fn ensure_unique(
                 field: (*path).into(),
                 cause: Cause::Duplicate,
                 reason: format!("{value:?} is taken"),
-                remedy: "leave it out to have one minted".into(),
+                remedy: "use another, or leave it out where the server mints one".into(),
             };
             return Err(Refusal::invalid(
                 served.about(checked.metadata.name.as_str()),

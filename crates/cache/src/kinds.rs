@@ -2,12 +2,14 @@
 
 use model::{
     Object,
+    api_key::ApiKeySpec,
     claim::ClaimSpec,
     event::{ABOUT_LABEL, EventSpec},
     lifecycle::{Request, Standing, Verdict, admit},
     pool::PoolSpec,
     sandbox::{Sandbox, SandboxSpec},
     snapshot::SnapshotSpec,
+    team::TeamSpec,
     template::TemplateSpec,
 };
 
@@ -23,6 +25,10 @@ pub type ClaimCache = Cache<Full<ClaimSpec, ClaimIndex>>;
 pub type SnapshotCache = Cache<Full<SnapshotSpec, SnapshotIndex>>;
 /// A cache of templates.
 pub type TemplateCache = Cache<Full<TemplateSpec, NoIndex>>;
+/// A cache of teams.
+pub type TeamCache = Cache<Full<TeamSpec, NoIndex>>;
+/// A cache of keys.
+pub type ApiKeyCache = Cache<Full<ApiKeySpec, ApiKeyIndex>>;
 /// A cache of events.
 pub type EventCache = Cache<Full<EventSpec, EventIndex>>;
 
@@ -155,6 +161,34 @@ impl Indexes<Object<SnapshotSpec>> for SnapshotIndex {
 
 impl Share for SnapshotSpec {}
 impl Share for TemplateSpec {}
+impl Share for TeamSpec {}
+
+/// By what keys are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApiKeyIndex {
+    /// The hash of the key, exact.
+    Hash,
+    /// The team.
+    Team,
+}
+
+impl Indexes<Object<ApiKeySpec>> for ApiKeyIndex {
+    const ALL: &'static [Self] = &[Self::Hash, Self::Team];
+
+    fn terms<'v>(self, key: &'v Object<ApiKeySpec>, emit: &mut dyn FnMut(Term<'v>)) {
+        match self {
+            Self::Hash => emit(key.spec.hash.as_str().into()),
+            Self::Team => {
+                let team = key.metadata.namespace.as_ref();
+                team.map(|team| Term::from(team.as_str()))
+                    .into_iter()
+                    .for_each(emit);
+            }
+        }
+    }
+}
+
+impl Share for ApiKeySpec {}
 
 /// By what events are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

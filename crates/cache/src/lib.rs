@@ -70,8 +70,8 @@ pub use changes::Changes;
 pub use health::{Health, StartError, Stats, StopReason, Undecodable, WaitError};
 pub use hold::{Hold, OperationConflict};
 pub use kinds::{
-    ClaimCache, ClaimIndex, EventCache, EventIndex, PoolCache, PoolIndex, SandboxCache,
-    SandboxIndex, SnapshotCache, SnapshotIndex, TemplateCache,
+    ApiKeyCache, ApiKeyIndex, ClaimCache, ClaimIndex, EventCache, EventIndex, PoolCache, PoolIndex,
+    SandboxCache, SandboxIndex, SnapshotCache, SnapshotIndex, TeamCache, TemplateCache,
 };
 pub use names::Names;
 pub use routing::{RoutingCache, RoutingIndex};

@@ -161,6 +161,7 @@ fn delivery(world: &World, namespace: &Namespace, claim: &SandboxClaim) -> Deliv
         owner: Owner {
             team: namespace.clone(),
             user: None,
+            key: None,
         },
         id: SandboxId::from_random(world.ports.entropy.u128()),
         env: claim.spec.env.clone(),

@@ -76,6 +76,7 @@ impl World {
             owner: Some(Owner {
                 team: team.clone(),
                 user: None,
+                key: None,
             }),
             sandbox_id: Some(SandboxId::new("i1").unwrap()),
             epoch: model::Epoch(1),

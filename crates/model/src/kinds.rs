@@ -1,6 +1,6 @@
 //! The registry of kinds: what the API, the CRDs and the tools need to know of each, as data.
 //!
-//! A kind is a row of [`ALL`]. Nothing else in the product has a list of the five; what differs
+//! A kind is a row of [`ALL`]. Nothing else in the product has a list of them; what differs
 //! between them is a field of [`KindInfo`], and what needs their types goes through its function
 //! pointers.
 
@@ -10,8 +10,9 @@ mod submit;
 use serde_json::Value;
 
 use crate::{
-    KindName, claim::ClaimSpec, meta::Spec, pool::PoolSpec, sandbox::SandboxSpec, schema,
-    snapshot::SnapshotSpec, template::TemplateSpec, validate::Rules,
+    KindName, api_key::ApiKeySpec, claim::ClaimSpec, meta::Spec, pool::PoolSpec,
+    sandbox::SandboxSpec, schema, snapshot::SnapshotSpec, team::TeamSpec, template::TemplateSpec,
+    validate::Rules,
 };
 
 pub use columns::{Column, ColumnType};
@@ -179,7 +180,7 @@ const fn row<S: Rules>(
 }
 
 /// Every kind.
-pub static ALL: [KindInfo; 5] = [
+pub static ALL: [KindInfo; 7] = [
     row::<SandboxSpec>(
         ("sandboxes", "sandbox", &["sbx"]),
         Scope::Namespaced,
@@ -209,6 +210,18 @@ pub static ALL: [KindInfo; 5] = [
         Scope::Cluster,
         "A SandboxTemplate says what sandboxes are made from.",
         columns::TEMPLATE,
+    ),
+    row::<TeamSpec>(
+        ("teams", "team", &["tm"]),
+        Scope::Cluster,
+        "A Team shares a namespace of its own name, and what it may use.",
+        columns::TEAM,
+    ),
+    row::<ApiKeySpec>(
+        ("apikeys", "apikey", &["ak"]),
+        Scope::Namespaced,
+        "An ApiKey lets the programs of a team in. Only a hash of it is kept.",
+        columns::API_KEY,
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! The words of the product: ids, versions, the five resources and the sandbox lifecycle.
+//! The words of the product: ids, versions, the resources and the sandbox lifecycle.
 //!
 //! Plain data and pure functions. No IO, no async, no clock, no randomness: times, uids and
 //! versions come in as arguments.
@@ -10,7 +10,8 @@
 //! | [`map`] | a compact string map for labels, annotations, env |
 //! | [`meta`] | object metadata, conditions, [`meta::Object`] |
 //! | [`codec`] | raw JSON to objects and back; unknown fields are named and carried along |
-//! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | the five kinds |
+//! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | sandboxes and what they come from |
+//! | [`team`], [`api_key`] | whose they are |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
 //! | [`workload`] | what a runtime is asked for, and what it sees |
@@ -18,6 +19,7 @@
 //! | [`schema`] | structural JSON schemas, and CRDs and OpenAPI built from them |
 //! | [`validate`] | field rules beyond types, each error naming the field and the remedy |
 
+pub mod api_key;
 pub mod claim;
 pub mod codec;
 pub mod event;
@@ -30,11 +32,13 @@ pub mod pool;
 pub mod sandbox;
 pub mod schema;
 pub mod snapshot;
+pub mod team;
 pub mod template;
 pub mod time;
 pub mod validate;
 pub mod workload;
 
+pub use api_key::ApiKey;
 pub use claim::SandboxClaim;
 pub use event::Event;
 pub use ids::{
@@ -46,5 +50,6 @@ pub use meta::{Metadata, Object, Spec};
 pub use pool::SandboxPool;
 pub use sandbox::Sandbox;
 pub use snapshot::SandboxSnapshot;
+pub use team::Team;
 pub use template::SandboxTemplate;
 pub use time::Timestamp;

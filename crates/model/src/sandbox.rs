@@ -122,9 +122,12 @@ pub enum DesiredState {
 pub struct Owner {
     /// The team; the namespace of what it owns.
     pub team: Namespace,
-    /// The person or key within the team.
+    /// The person within the team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Box<str>>,
+    /// The key it was made or claimed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
 }
 
 /// Limits on what a sandbox may use.

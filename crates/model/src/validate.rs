@@ -8,6 +8,7 @@ mod pool;
 mod sandbox;
 mod snapshot;
 mod template;
+mod tenancy;
 mod text;
 
 use std::fmt;

@@ -250,6 +250,7 @@ impl Client {
             owner: Some(Owner {
                 team: team(),
                 user: None,
+                key: None,
             }),
             sandbox_id: Some(SandboxId::from_random(self.entropy.u128())),
             epoch: model::Epoch(1),
@@ -300,6 +301,7 @@ impl Client {
                 owner: Owner {
                     team: team(),
                     user: Some(format!("client-{number}").into()),
+                    key: None,
                 },
                 id: SandboxId::from_random(self.entropy.u128()),
                 env: model::StringMap::new(),

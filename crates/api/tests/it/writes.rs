@@ -49,6 +49,11 @@ async fn every_kind_of_the_registry_can_be_created_read_and_deleted() {
         ("SandboxClaim", json!({"pool": "p"})),
         ("SandboxSnapshot", json!({"sandbox": "s"})),
         ("SandboxTemplate", json!({"image": "alpine"})),
+        ("Team", json!({"quotas": {"sandboxes": 5}})),
+        (
+            "ApiKey",
+            json!({"displayName": "ci", "hash": "0".repeat(64)}),
+        ),
     ];
     assert_eq!(specs.len(), kinds::ALL.len());
     for (kind, spec) in specs {

@@ -318,6 +318,7 @@ fn sandbox(n: usize) -> Outcome<Sandbox> {
         owner: Some(Owner {
             team,
             user: Some(format!("key-{:04}", n % 1000).into()),
+            key: None,
         }),
         sandbox_id: Some(SandboxId::from_random(
             n as u128 * 0x9e37_79b9_7f4a_7c15_1234,

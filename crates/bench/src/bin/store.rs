@@ -312,6 +312,7 @@ fn sandbox(n: usize) -> Sandbox {
         owner: Some(Owner {
             team,
             user: Some("e2b_0123456789abcdef".into()),
+            key: None,
         }),
         sandbox_id: Some(SandboxId::from_random(n as u128 * 0x9e37_79b9_7f4a_7c15)),
         wake_on_traffic: true,

@@ -363,6 +363,7 @@ async fn versions_advance_with_changes_of_other_kinds() {
         max_idle: 0,
         max: 0,
         idle_images: Default::default(),
+        image_pull_policy: None,
         resources: None,
         update_strategy: Default::default(),
         recycle_policy: Default::default(),

@@ -127,6 +127,7 @@ pub(crate) fn sandbox_in(namespace: &str, name: &str) -> Sandbox {
     let owner = Owner {
         team: namespace.clone(),
         user: None,
+        key: None,
     };
     let metadata = Metadata::new(Some(namespace), Name::new(name).unwrap());
     let spec = SandboxSpec {

@@ -279,3 +279,79 @@ pub(super) const TEMPLATE: &[Column] = &[
     )),
     AGE,
 ];
+
+pub(super) const TEAM: &[Column] = &[
+    column(
+        "Display-Name",
+        String,
+        ".spec.displayName",
+        "What people call it.",
+    ),
+    column(
+        "Sandboxes",
+        Integer,
+        ".spec.quotas.sandboxes",
+        "The most sandboxes it may have.",
+    ),
+    column(
+        "Running",
+        Integer,
+        ".spec.quotas.runningSandboxes",
+        "The most of them that may be awake.",
+    ),
+    wide(column(
+        "CPU",
+        Integer,
+        ".spec.quotas.cpuMillis",
+        "The most thousandths of a processor.",
+    )),
+    wide(column(
+        "Memory",
+        Integer,
+        ".spec.quotas.memoryMiB",
+        "The most memory in MiB.",
+    )),
+    wide(column(
+        "Max-Timeout",
+        Integer,
+        ".spec.limits.maxTimeoutSeconds",
+        "The longest timeout in seconds.",
+    )),
+    AGE,
+];
+
+// Not the hash: it is of use to programs only.
+pub(super) const API_KEY: &[Column] = &[
+    column(
+        "Display-Name",
+        String,
+        ".spec.displayName",
+        "What people call it.",
+    ),
+    column("User", String, ".spec.user", "The person who uses it."),
+    column(
+        "Ends-With",
+        String,
+        ".spec.mask.last",
+        "The last digits of the key.",
+    ),
+    wide(column(
+        "Starts-With",
+        String,
+        ".spec.mask.first",
+        "The first digits of the key.",
+    )),
+    wide(column(
+        "Sandboxes",
+        Integer,
+        ".spec.quotas.sandboxes",
+        "The most sandboxes it may have.",
+    )),
+    wide(column(
+        "Running",
+        Integer,
+        ".spec.quotas.runningSandboxes",
+        "The most of them that may be awake.",
+    )),
+    AGE,
+];

@@ -29,11 +29,11 @@ impl Rules for SandboxSpec {
             return;
         }
         if spec.owner.is_none() {
-            spec.owner = object
-                .metadata
-                .namespace
-                .clone()
-                .map(|team| Owner { team, user: None });
+            spec.owner = object.metadata.namespace.clone().map(|team| Owner {
+                team,
+                user: None,
+                key: None,
+            });
         }
         spec.sandbox_id
             .get_or_insert_with(|| minting.sandbox_id.clone());
@@ -100,17 +100,8 @@ impl Rules for SandboxSpec {
                     "leave it out, or create the sandbox in that team's namespace",
                 );
             }
-            if owner
-                .user
-                .as_ref()
-                .is_some_and(|u| u.is_empty() || u.len() > MAX_USER)
-            {
-                problems.add(
-                    "spec.owner.user",
-                    Cause::Invalid,
-                    "it is empty or too long",
-                    format!("use 1 to {MAX_USER} bytes, or leave it out"),
-                );
+            if let Some(user) = &owner.user {
+                self::user("spec.owner.user", user, problems);
             }
         }
     }
@@ -125,6 +116,17 @@ impl Rules for SandboxSpec {
         problems.immutable("spec.epoch", &old.epoch, &new.epoch, remedy);
         problems.immutable("spec.owner", &old.owner, &new.owner, remedy);
         problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, remedy);
+    }
+}
+
+pub(super) fn user(field: &str, user: &str, problems: &mut Problems) {
+    if user.is_empty() || user.len() > MAX_USER || user.chars().any(char::is_control) {
+        problems.add(
+            field,
+            Cause::Invalid,
+            "it is empty, too long, or has control characters",
+            format!("use 1 to {MAX_USER} bytes, or leave it out"),
+        );
     }
 }
 
@@ -181,9 +183,8 @@ fn access(field: &str, access: &Access, problems: &mut Problems) {
         ("agentToken", &access.agent_token),
         ("trafficToken", &access.traffic_token),
     ] {
-        let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if let Some(hash) = hash
-            && (hash.len() != 64 || !hash.bytes().all(digits))
+            && !text::is_sha256(hash)
         {
             problems.add(
                 format!("{field}.{name}"),

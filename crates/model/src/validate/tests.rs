@@ -46,6 +46,8 @@ fn fields(checked: &Checked) -> Vec<&str> {
 #[test]
 fn each_rule_names_its_field() {
     let pool = |min: u32, max_idle: u32, max: u32| json!({"template": "t", "minIdle": min, "maxIdle": max_idle, "max": max});
+    let key = |hash: &str, mask: Value| json!({"displayName": "ci", "hash": hash, "mask": mask});
+    let hash = "0123456789abcdef".repeat(4);
     let long = "x".repeat(300 << 10);
     let table = [
         (
@@ -161,6 +163,56 @@ fn each_rule_names_its_field() {
             json!({"image": "a", "teams": ["a", "a"]}),
             "spec.teams[1]",
         ),
+        ("Team", json!({"displayName": " "}), "spec.displayName"),
+        ("Team", json!({"displayName": "a\nb"}), "spec.displayName"),
+        (
+            "Team",
+            json!({"quotas": {"sandboxes": 4_000_000_000u32}}),
+            "spec.quotas.sandboxes",
+        ),
+        (
+            "Team",
+            json!({"quotas": {"memoryMiB": u64::MAX}}),
+            "spec.quotas.memoryMiB",
+        ),
+        (
+            "Team",
+            json!({"limits": {"maxTimeoutSeconds": 0}}),
+            "spec.limits.maxTimeoutSeconds",
+        ),
+        (
+            "ApiKey",
+            json!({"displayName": "", "hash": hash}),
+            "spec.displayName",
+        ),
+        (
+            "ApiKey",
+            json!({"displayName": "ci", "hash": hash, "user": ""}),
+            "spec.user",
+        ),
+        ("ApiKey", key("", json!({})), "spec.hash"),
+        ("ApiKey", key(&hash.to_uppercase(), json!({})), "spec.hash"),
+        // The key itself in place of its hash.
+        (
+            "ApiKey",
+            key(&format!("e2b_{}", &hash[..40]), json!({})),
+            "spec.hash",
+        ),
+        (
+            "ApiKey",
+            key(&hash, json!({"first": "012"})),
+            "spec.mask.first",
+        ),
+        (
+            "ApiKey",
+            key(&hash, json!({"last": "01234"})),
+            "spec.mask.last",
+        ),
+        (
+            "ApiKey",
+            key(&hash, json!({"last": "xyz"})),
+            "spec.mask.last",
+        ),
     ];
     for (kind, spec, field) in table {
         let checked = new(kind, &spec);
@@ -203,6 +255,15 @@ fn the_smallest_and_the_usual_objects_pass() {
             "SandboxTemplate",
             json!({"image": "ghcr.io/a/b:1", "user": "1000:1000", "workdir": "/home/user"}),
         ),
+        ("Team", json!({})),
+        (
+            "Team",
+            json!({"displayName": "Blue", "quotas": {"sandboxes": 0, "memoryMiB": 1024}, "limits": {"maxTimeoutSeconds": 3600}}),
+        ),
+        (
+            "ApiKey",
+            json!({"displayName": "ci", "hash": "a".repeat(64), "mask": {"first": "ab", "last": "cdef"}, "user": "ada"}),
+        ),
     ];
     for (kind, spec) in table {
         let checked = new(kind, &spec);
@@ -228,6 +289,7 @@ fn a_sandbox_of_its_own_gets_an_id_and_an_owner_but_a_pool_member_waits_for_its_
 fn what_is_for_life_cannot_be_changed() {
     let id =
         |id: &str, epoch: u32| json!({"sandboxId": id, "epoch": epoch, "owner": {"team": "team"}});
+    let key = |name: &str, digit: &str| json!({"displayName": name, "hash": digit.repeat(64)});
     let table = [
         (
             "Sandbox",
@@ -274,6 +336,8 @@ fn what_is_for_life_cannot_be_changed() {
             json!({"image": "b"}),
             None,
         ),
+        ("ApiKey", key("a", "0"), key("b", "0"), None),
+        ("ApiKey", key("a", "0"), key("a", "1"), Some("spec.hash")),
     ];
     for (kind, old, next, field) in table {
         let old = new(kind, &old);

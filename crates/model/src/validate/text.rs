@@ -209,6 +209,16 @@ pub(super) fn pairs(field: &str, pairs: &StringMap, problems: &mut Problems) {
     }
 }
 
+/// Whether this is a lower-case hexadecimal digit.
+pub(super) const fn is_hex_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Whether this is a SHA-256 in lower-case hexadecimal digits.
+pub(super) fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(is_hex_digit)
+}
+
 pub(super) fn is_address_or_block(text: &str) -> bool {
     let (address, prefix) = text
         .split_once('/')

@@ -156,6 +156,7 @@ fn delivery(images: StringMap) -> Delivery {
         owner: Owner {
             team: Namespace::new("team").unwrap(),
             user: Some("ada".into()),
+            key: None,
         },
         id: SandboxId::from_random(7),
         env: pair("TOKEN", "secret"),

@@ -80,6 +80,7 @@ pub(super) fn owner() -> Owner {
     Owner {
         team: Namespace::new("team").unwrap(),
         user: None,
+        key: None,
     }
 }
 
