@@ -409,6 +409,15 @@ text_id!(
     schemars::json_schema!({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
 );
 
+impl Digest {
+    /// The address of content whose SHA-256 is this.
+    #[must_use]
+    pub fn from_sha256(hash: [u8; 32]) -> Self {
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("sha256:{hex}").into())
+    }
+}
+
 impl SandboxId {
     /// An id minted from 100 random bits: twenty lower-case letters and digits.
     #[must_use]

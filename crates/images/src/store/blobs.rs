@@ -1,0 +1,90 @@
+//! Blobs: files that are named by their content.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write as _},
+    path::PathBuf,
+};
+
+use model::Digest;
+
+use super::{Hold, Inner, files::sync_directory};
+use crate::{
+    digest::{Hashing, digest_of, finish, hex, verify},
+    error::{Doing as _, ImageError, Result},
+};
+
+impl Inner {
+    /// Where a blob is or would be.
+    pub(crate) fn blob(&self, digest: &Digest) -> PathBuf {
+        self.layers.join("sha256").join(hex(digest))
+    }
+
+    /// Where a blob is while it is downloaded.
+    pub(crate) fn partial(&self, digest: &Digest) -> PathBuf {
+        self.layers.join("partial").join(hex(digest))
+    }
+
+    /// A small blob that is there.
+    pub(crate) fn read_blob(&self, digest: &Digest) -> Result<Vec<u8>> {
+        let bytes = fs::read(self.blob(digest)).doing(format!("read {digest}"))?;
+        verify(digest.as_str(), digest, digest_of(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Keeps a small blob, and holds on to it.
+    pub(crate) fn put_bytes(&self, bytes: &[u8], hold: &mut Hold) -> Result<Digest> {
+        let digest = digest_of(bytes);
+        hold.add([digest.clone()]);
+        if !self.blob(&digest).exists() {
+            self.put_stream(bytes, Some(&digest), u64::MAX, hold)?;
+        }
+        Ok(digest)
+    }
+
+    /// Keeps a blob of any size, which must be what `expected` says if it says so, and holds on to
+    /// it.
+    pub(crate) fn put_stream(
+        &self,
+        from: impl Read,
+        expected: Option<&Digest>,
+        limit: u64,
+        hold: &mut Hold,
+    ) -> Result<(Digest, u64)> {
+        let new = self.layers.join("sha256").join(self.new_name("blob"));
+        let put = || {
+            let file = File::create_new(&new).doing("make a blob's file")?;
+            let mut hashing = Hashing::new(file);
+            let copied = io::copy(&mut from.take(limit.saturating_add(1)), &mut hashing);
+            copied.doing("copy a blob")?;
+            hashing.flush().doing("copy a blob")?;
+            if hashing.size > limit {
+                return Err(ImageError::TooLarge {
+                    what: "a blob".into(),
+                    limit,
+                });
+            }
+            let digest = finish(hashing.hash);
+            if let Some(expected) = expected {
+                verify("a blob", expected, digest.clone())?;
+            }
+            hashing.inner.sync_all().doing("make a blob durable")?;
+            hold.add([digest.clone()]);
+            self.name_blob(&new, &digest)?;
+            Ok((digest, hashing.size))
+        };
+        put().inspect_err(|_| {
+            // The failure says more than a leftover, which the next opening removes.
+            let _ = fs::remove_file(&new);
+        })
+    }
+
+    /// Gives a file, whose content is durable and known, its name.
+    pub(crate) fn name_blob(&self, from: &std::path::Path, digest: &Digest) -> Result<()> {
+        let rename = || {
+            fs::rename(from, self.blob(digest))?;
+            sync_directory(&self.layers.join("sha256"))
+        };
+        rename().doing(format!("name {digest}"))
+    }
+}

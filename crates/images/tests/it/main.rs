@@ -1,0 +1,15 @@
+//! Images against real files, real mounts and a real registry. They need root, `docker-registry`
+//! and `skopeo`; what is missing makes a test fail and is named.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails where it did not expect to"
+)]
+
+mod archives;
+mod hostile;
+mod import;
+mod kept;
+mod layout;
+mod overlay;
+mod pull;
+mod servers;
