@@ -130,6 +130,7 @@ struct Wire {
     agent: Option<Field<Gate>>,
     traffic: Option<Field<Gate>>,
     owner: Option<Field<Namespace>>,
+    mask_host: Option<Field<Box<str>>>,
 }
 
 impl Wire {
@@ -168,6 +169,7 @@ impl Wire {
             agent: readable(self.agent).unwrap_or_default(),
             traffic: readable(self.traffic).unwrap_or_default(),
             owner,
+            mask_host: readable(self.mask_host),
         }))
     }
 }
@@ -187,6 +189,7 @@ mod tests {
         let mut route = route("team-a", "box", 7);
         route.agent = Gate::Token(TokenHash([9; 32]));
         route.address = Some(Address::Pod([10, 0, 0, 7].into()));
+        route.mask_host = Some("localhost:${PORT}".into());
         serde_json::to_value(Message::from(route)).unwrap()
     }
 

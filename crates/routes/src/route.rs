@@ -46,6 +46,10 @@ pub struct Route {
     /// The team it was delivered to; an idle pool member has none.
     #[serde(default)]
     pub owner: Option<Namespace>,
+    /// What requests to ports other than the agent's carry as their host, with `${PORT}` for the
+    /// port; none if they keep their own.
+    #[serde(default)]
+    pub mask_host: Option<Box<str>>,
 }
 
 impl Route {
@@ -59,7 +63,8 @@ impl Route {
     #[must_use]
     pub fn of(sandbox: &Sandbox) -> Option<Self> {
         let spec = &sandbox.spec;
-        let public = spec.network.as_ref().and_then(|n| n.allow_public_traffic);
+        let network = spec.network.as_ref();
+        let public = network.and_then(|n| n.allow_public_traffic);
         Some(Self {
             version: sandbox.version(),
             epoch: spec.epoch,
@@ -83,6 +88,7 @@ impl Route {
                 Gate::Open
             },
             owner: spec.owner.as_ref().map(|owner| owner.team.clone()),
+            mask_host: network.and_then(|n| n.mask_request_host.clone()),
         })
     }
 

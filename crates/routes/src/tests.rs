@@ -54,6 +54,7 @@ pub(crate) fn route(namespace: &str, name: &str, version: u64) -> Route {
         agent: Gate::Closed,
         traffic: Gate::Open,
         owner: Some(ns(namespace)),
+        mask_host: None,
     }
 }
 

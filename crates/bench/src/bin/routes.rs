@@ -219,6 +219,7 @@ fn route(n: u64, delivery: u64, version: u64) -> Route {
         wake_on_traffic: true,
         agent: Gate::Token(TokenHash([7; 32])),
         traffic: Gate::Token(TokenHash([9; 32])),
+        mask_host: None,
     }
 }
 
