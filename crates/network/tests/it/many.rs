@@ -1,0 +1,78 @@
+//! Many of them, and what is left of them.
+
+use std::collections::BTreeSet;
+
+use crate::world::{ECHO, OTHER, SERVER, World, policy};
+
+#[test]
+fn two_hundred_sandboxes_each_have_their_own_address_and_leave_nothing() {
+    let mut world = World::new();
+    let sandboxes: Vec<_> = (0..200)
+        .map(|number| {
+            let deny = if number % 2 == 0 {
+                &[][..]
+            } else {
+                &[OTHER][..]
+            };
+            world.sandbox(&policy(None, &[], deny))
+        })
+        .collect();
+    let addresses: BTreeSet<_> = sandboxes.iter().map(|one| one.address).collect();
+    assert_eq!(addresses.len(), 200);
+    assert_eq!(world.links().len(), 200);
+    for (number, one) in sandboxes.iter().enumerate() {
+        assert!(one.space.reaches(SERVER, ECHO), "{number}");
+        assert_eq!(one.space.reaches(OTHER, ECHO), number % 2 == 0, "{number}");
+    }
+    let network = world.network();
+    for one in &sandboxes {
+        network.detach(one.uid).unwrap();
+    }
+    assert!(
+        !sandboxes[0].space.reaches(SERVER, ECHO),
+        "it is forgotten at once"
+    );
+    drop(sandboxes);
+    world.wait_for_no_links();
+    let table = world.table();
+    assert_eq!(
+        table.matches("elements = ").count(),
+        1,
+        "what is special: {table}"
+    );
+    drop((network, world.network.take()));
+    let left = world
+        .host
+        .shell("nft list ruleset; ip route; ip address | grep 100.87");
+    assert!(
+        !left.contains("dormouse") && !left.contains("100.87"),
+        "{left}"
+    );
+}
+
+#[test]
+fn engines_of_one_host_share_a_block_without_meeting() {
+    let world = World::new();
+    let second = world.host.run(|| {
+        let network = network::Network::open("another", network::Options::default()).unwrap();
+        network.adopt(Vec::new()).unwrap();
+        std::sync::Arc::new(network)
+    });
+    let mut addresses = BTreeSet::new();
+    let mut spaces = Vec::new();
+    for network in [world.network(), second.clone()] {
+        for _ in 0..5 {
+            let space = crate::world::Space::new();
+            let uid = crate::world::next_uid();
+            let policy = network.compile(None).unwrap();
+            let address = network.attach(uid, space.tid, space.netlink(), policy);
+            assert!(addresses.insert(address.unwrap()));
+            assert!(space.reaches(SERVER, ECHO));
+            spaces.push((network.clone(), uid, space));
+        }
+    }
+    for (network, uid, _) in &spaces {
+        network.detach(*uid).unwrap();
+    }
+    drop(second);
+}
