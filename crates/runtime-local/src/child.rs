@@ -1,6 +1,6 @@
 //! The first process between its clone and the init program.
 //!
-//! It is a copy of one thread of the server: any lock may be held for ever, so nothing here
+//! It borrows the server's memory, whose locks other threads hold and let go: nothing here
 //! allocates, locks or panics. All it needs was prepared in a [`Script`] before the clone, and
 //! what goes wrong is reported as two numbers.
 
@@ -9,7 +9,7 @@ use std::{
     ffi::CStr,
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
 };
 
 use libc::sock_filter;
@@ -43,7 +43,7 @@ pub(crate) const MAX_MOUNTS: usize = 8;
 /// Everything the first process will need.
 pub(crate) struct Script<'a> {
     /// The child's end of the connection to the server.
-    pub(crate) socket: RawFd,
+    pub(crate) socket: BorrowedFd<'a>,
     /// Files to write a zero to: see `Cgroup::doors`.
     pub(crate) doors: &'a [OwnedFd],
     /// A directory of the host to attach the new root at; only this process sees it there.
@@ -155,11 +155,15 @@ impl<T> At<T> for io::Result<T> {
 
 /// Runs the script; ends in the init program or in the child's death.
 pub(crate) fn run(script: &Script<'_>) -> ! {
+    // The server waits to hear that this process is there. If it does not, nobody can be told.
+    if let Err(errno) = send(script.socket, b"?", SendFlags::NOSIGNAL) {
+        exec::exit_now(errno.raw_os_error());
+    }
     // Before anything else it could be charged for, and while the doors are open.
     let limited = (script.doors.iter())
         .try_for_each(|door| rustix::io::write(door, b"0").map(drop))
         .at(Stage::Limits);
-    if let Err(failure) = exec::keep_only(script.socket).at(Stage::Descriptors) {
+    if let Err(failure) = exec::keep_only(script.socket.as_raw_fd()).at(Stage::Descriptors) {
         // No way is left to tell.
         exec::exit_now(failure.1);
     }

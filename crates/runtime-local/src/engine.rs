@@ -13,6 +13,7 @@ use ::runtime::{Fence, RuntimeError};
 use kit::Entropy;
 use model::Uid;
 use parking_lot::Mutex;
+use rustix::process::{DumpableBehavior, dumpable_behavior};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -43,6 +44,8 @@ pub(crate) struct Engine {
     pub(crate) entropy: Entropy,
     /// An empty directory where a new root is attached for a moment; only its own process sees it.
     pub(crate) attach_at: CString,
+    /// Who may look into the server's memory, where that is more than nobody.
+    pub(crate) dumpable: Option<DumpableBehavior>,
     /// The network namespace that sockets inside are made from.
     pub(crate) home: Home,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
@@ -92,6 +95,9 @@ impl Engine {
             attach_at: attach_at
                 .map_err(std::io::Error::from)
                 .doing("use the data directory's path")?,
+            dumpable: dumpable_behavior()
+                .ok()
+                .filter(|b| *b == DumpableBehavior::Dumpable),
             home: Home::here()?,
             slots: Mutex::default(),
             options,

@@ -1,5 +1,6 @@
 //! System calls that no library wraps safely. All `unsafe` of this crate is below this module.
 
+pub(crate) mod borrow;
 pub(crate) mod clone;
 pub(crate) mod exec;
 pub(crate) mod idmap;

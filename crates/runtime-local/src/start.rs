@@ -5,18 +5,19 @@ use std::{
     fs::{self, File},
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
 use model::Uid;
 use rustix::{
     net::{
-        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        SocketFlags, SocketType, recv, sendmsg, socketpair, sockopt,
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
+        SocketFlags, SocketType, recv, send, sendmsg, shutdown, socketpair, sockopt,
     },
-    process::{Resource, Rlimit, getrlimit},
+    process::{Resource, Rlimit, getrlimit, set_dumpable_behavior},
     thread::CapabilitySet,
 };
 
@@ -25,7 +26,11 @@ use crate::{
     child::{self, Failure, MAX_MOUNTS, Script},
     engine::Engine,
     error::{Doing as _, EngineError, Result},
-    kernel::{clone::Cloned, exec::Program},
+    kernel::{
+        borrow::{Newborn, clone_into},
+        clone::Cloned,
+        exec::Program,
+    },
     options::Step,
     record::{Place, ProcessId, Record},
     rootfs::{INIT, Image},
@@ -60,7 +65,7 @@ impl Engine {
         place: &Place,
         record: &Record,
         image: &Image,
-        meanwhile: impl FnOnce() -> Result<()>,
+        meanwhile: impl FnOnce() -> Result<()> + Send,
     ) -> Result<Process> {
         let cgroup = self.cgroup(uid);
         let (ours, theirs) = socketpair(
@@ -76,7 +81,7 @@ impl Engine {
         let program = self.program(uid)?;
         let doors = cgroup.doors()?;
         let script = Script {
-            socket: theirs.as_raw_fd(),
+            socket: theirs.as_fd(),
             doors: &doors,
             attach_at: &self.attach_at,
             mounts: &mounts,
@@ -88,24 +93,47 @@ impl Engine {
             filter: self.filter.program(),
             program: &program,
         };
-        let cloned = clone(cgroup.open()?.as_fd(), &script).doing("clone the first process")?;
-        drop((theirs, doors));
-        let set_up = || {
-            self.options.reached(Step::Cloned);
-            let user_namespace = map_ids(cloned.pid, record)?;
-            let mounts = self.host_mounts(place, record, image, user_namespace.as_fd())?;
-            hand_over(ours.as_fd(), &mounts.handed_over).doing("hand the mounts over")?;
-            drop(mounts);
-            self.options.reached(Step::Mounted);
-            meanwhile()?;
-            wait_for_exec(ours.as_fd())?;
+        let into = cgroup.open()?;
+        let newborn = Newborn::expected();
+        // This thread sleeps until the program runs; another one does what the child waits for.
+        let (cloned, set_up) = thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                // Whatever goes wrong here, the thread that sleeps must wake.
+                let doomed = newborn.doomed();
+                let done = wait_for_child(ours.as_fd())
+                    .and_then(|()| self.set_up(place, record, image, &newborn, ours.as_fd()))
+                    .and_then(|()| meanwhile())
+                    .and_then(|()| wait_for_exec(ours.as_fd()));
+                if done.is_ok() {
+                    doomed.spare();
+                }
+                done
+            });
+            let cloned = clone(into.as_fd(), &newborn, &script).doing("clone the first process");
+            // What whoever waits hears now; that neither call can fail is the kernel's promise.
+            let _ = match &cloned {
+                Ok(_) => send(&theirs, EXECUTED, SendFlags::NOSIGNAL).map(drop),
+                Err(_) => shutdown(&theirs, Shutdown::Both),
+            };
+            let set_up = beside.join().unwrap_or_else(|_| {
+                Err(io::Error::other("the thread that sets it up has panicked"))
+                    .doing("set the first process up")
+            });
+            (cloned, set_up)
+        });
+        let cloned = cloned?;
+        // It has changed its user, which the kernel takes for a reason to let nobody look into the
+        // memory that it has borrowed.
+        if let Some(behavior) = self.dumpable {
+            set_dumpable_behavior(behavior).doing("give the server's memory back")?;
+        }
+        let started = set_up.and_then(|()| {
             self.options.reached(Step::Executed);
             start_time(cloned.pid)
                 .ok_or(io::ErrorKind::NotFound)
                 .map_err(io::Error::from)
                 .doing("read when the first process started")
-        };
-        let started = set_up();
+        });
         let process = |start_time| Process {
             id: ProcessId {
                 pid: cloned.pid,
@@ -117,7 +145,6 @@ impl Engine {
         match started {
             Ok(start_time) => Ok(process(start_time)),
             Err(error) => {
-                // It ends by itself when its connection closes, unless it is stuck.
                 let failed = process(0);
                 if let Err(also) = cgroup.kill().and_then(|()| failed.wait()) {
                     tracing::warn!(%uid, error = %also, "a failed first process did not end");
@@ -125,6 +152,24 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// What a child cannot do for itself.
+    fn set_up(
+        &self,
+        place: &Place,
+        record: &Record,
+        image: &Image,
+        newborn: &Newborn,
+        socket: BorrowedFd<'_>,
+    ) -> Result<()> {
+        self.options.reached(Step::Cloned);
+        let user_namespace = map_ids(newborn.pid(), record)?;
+        let mounts = self.host_mounts(place, record, image, user_namespace.as_fd())?;
+        hand_over(socket, &mounts.handed_over).doing("hand the mounts over")?;
+        drop(mounts);
+        self.options.reached(Step::Mounted);
+        Ok(())
     }
 
     fn program(&self, uid: Uid) -> Result<Program> {
@@ -175,10 +220,10 @@ impl Engine {
     unsafe_code,
     reason = "the child's script keeps the promise that a clone asks for"
 )]
-fn clone(cgroup: BorrowedFd<'_>, script: &Script<'_>) -> io::Result<Cloned> {
+fn clone(cgroup: BorrowedFd<'_>, newborn: &Newborn, script: &Script<'_>) -> io::Result<Cloned> {
     // SAFETY: `child::run` makes system calls on what the script holds and ends in exec or exit;
     // it allocates nothing and takes no lock.
-    unsafe { crate::kernel::clone::clone_into(cgroup, || child::run(script)) }
+    unsafe { clone_into(cgroup, newborn, || child::run(script)) }
 }
 
 /// Gives the process its user ids, and returns its user namespace.
@@ -216,19 +261,34 @@ fn hand_over(socket: BorrowedFd<'_>, mounts: &[OwnedFd]) -> rustix::io::Result<(
     Ok(())
 }
 
-/// The connection closes by itself when the init program is executed; before that it carries the
-/// report of a failure.
+/// What the thread that slept says when it wakes.
+const EXECUTED: &[u8] = b".";
+
+/// The first word of the child: it is there.
+fn wait_for_child(socket: BorrowedFd<'_>) -> Result<()> {
+    let mut word = [0];
+    match hear(socket, &mut word).doing("wait for the first process")? {
+        0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof)).doing("hear of the first process"),
+        _ => Ok(()),
+    }
+}
+
+/// The last word: that the init program was executed, or why not.
 fn wait_for_exec(socket: BorrowedFd<'_>) -> Result<()> {
-    let mut report = [0; Failure::SIZE];
+    let mut word = [0; Failure::SIZE];
+    if hear(socket, &mut word).doing("wait for the init program to run")? == Failure::SIZE {
+        let (doing, source) = Failure::read(word);
+        return Err(EngineError::Inside { doing, source });
+    }
+    Ok(())
+}
+
+fn hear(socket: BorrowedFd<'_>, word: &mut [u8]) -> rustix::io::Result<usize> {
     loop {
-        match recv(socket, &mut report, RecvFlags::empty()) {
+        match recv(socket, &mut *word, RecvFlags::empty()) {
             Err(rustix::io::Errno::INTR) => {}
-            Ok((_, 0)) => return Ok(()),
-            Ok(_) => {
-                let (doing, source) = Failure::read(report);
-                return Err(EngineError::Inside { doing, source });
-            }
-            Err(error) => return Err(error).doing("wait for the init program to run"),
+            Err(error) => return Err(error),
+            Ok((length, _)) => return Ok(length),
         }
     }
 }

@@ -51,8 +51,12 @@ impl Pair {
     }
 
     async fn exit_code(&self) -> i32 {
+        self.exit_code_of(self.at.uid).await
+    }
+
+    async fn exit_code_of(&self, uid: Uid) -> i32 {
         for _ in 0..2000 {
-            if let WorkloadState::Exited { code } = self.facts(self.at.uid).await.state {
+            if let WorkloadState::Exited { code } = self.facts(uid).await.state {
                 return code;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -158,5 +162,31 @@ async fn one_process_without_descriptors_left_takes_none_from_others() {
         .host
         .run(pair.at.uid, 1000, &["/usr/bin/python3", "-c", take]);
     assert_eq!(reply.output, "24 True\n", "too many open files");
+    pair.goes_on().await;
+}
+
+#[tokio::test]
+async fn a_limit_too_small_to_start_in_ends_nobody_else() {
+    let pair = Pair::new().await;
+    // The first process borrows the memory of this one until it executes its program: what is
+    // killed for want of memory in between must not be this one.
+    let none = WorkloadSpec {
+        resources: Some(Resources {
+            cpu_millis: None,
+            memory_mib: Some(0),
+            disk_mib: None,
+        }),
+        ..spec()
+    };
+    for operation in 1..10 {
+        let at = fence(9, operation);
+        let made = pair.host.runtime().create(at, &none).await;
+        if made.is_ok() {
+            // It cannot even say why it ended.
+            let code = pair.exit_code_of(at.uid).await;
+            assert!(code == 127 || code == 137, "{code}");
+        }
+        pair.host.runtime().delete(at).await.unwrap();
+    }
     pair.goes_on().await;
 }

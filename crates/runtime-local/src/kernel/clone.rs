@@ -19,8 +19,8 @@ pub(crate) const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET;
 
-const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+pub(super) const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+pub(super) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// A process that was just cloned.
 #[derive(Debug)]
@@ -29,23 +29,13 @@ pub(crate) struct Cloned {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Clones this process into new namespaces and a cgroup; the child runs `child` and nothing else.
+/// Clones this process into namespaces, and a cgroup where one is given; the child runs `child` and
+/// nothing else, in a copy of this process's memory. For children that do not execute anything;
+/// those that do borrow the memory: see `borrow`.
 ///
 /// # Safety
 /// Other threads may hold any lock, the allocator's included, at the moment of the clone. `child`
 /// must not allocate, lock, panic or return: only system calls on what was prepared before.
-pub(crate) unsafe fn clone_into(
-    cgroup: BorrowedFd<'_>,
-    child: impl FnOnce(),
-) -> io::Result<Cloned> {
-    // SAFETY: the caller's promise is the same.
-    unsafe { clone_with(NAMESPACES, Some(cgroup), child) }
-}
-
-/// The same with a choice of namespaces, and the cgroup of this process where none is given.
-///
-/// # Safety
-/// As for [`clone_into`].
 pub(super) unsafe fn clone_with(
     namespaces: i32,
     cgroup: Option<BorrowedFd<'_>>,
@@ -90,10 +80,10 @@ pub(super) unsafe fn clone_with(
 }
 
 /// All signals held in this thread until dropped.
-struct HeldSignals(libc::sigset_t);
+pub(super) struct HeldSignals(libc::sigset_t);
 
 impl HeldSignals {
-    fn hold() -> Self {
+    pub(super) fn hold() -> Self {
         // SAFETY: both sets are initialised by the calls that are given them; neither call fails
         // with these arguments.
         unsafe {
