@@ -98,6 +98,14 @@ pub enum Observed {
     Present(Facts),
 }
 
+impl Observed {
+    /// Whether only its files are left, because the host it ran on has restarted.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Present(facts) if facts.state == WorkloadState::Cut)
+    }
+}
+
 /// What is seen of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -127,6 +135,8 @@ pub enum WorkloadState {
     Running,
     /// Its processes are stopped where they are.
     Frozen,
+    /// Its processes went with the host they ran on; its files are there.
+    Cut,
     /// Its first process has ended.
     Exited {
         /// With this code.

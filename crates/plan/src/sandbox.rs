@@ -190,6 +190,9 @@ fn decide(view: View<'_>) -> Plan<Step> {
             OnTimeout::Pause => by_phase(view),
         };
     }
+    if observed.is_cut() {
+        return after_a_restart(view);
+    }
     // A change of what is wanted is a sign of use that must be recorded first.
     let seen = status.observed_generation == sandbox.metadata.generation;
     if due.idle && !asleep && seen && status.phase == Phase::Running && may_try_to_sleep(view) {
@@ -234,6 +237,8 @@ fn is_replaced(sandbox: &Sandbox, observed: &Observed) -> bool {
         | Phase::Unknown => false,
     };
     match observed {
+        // What was told to a host that died need not be known to it; its files are.
+        Observed::Present(facts) if facts.state == WorkloadState::Cut => false,
         Observed::Present(facts) => published && facts.epoch != status.armed_epoch,
         Observed::Absent | Observed::Partial => false,
     }
@@ -263,6 +268,26 @@ pub fn agrees(sandbox: &Sandbox, observed: &Observed) -> bool {
         | Phase::Resuming
         | Phase::Stopping
         | Phase::Unknown => true,
+    }
+}
+
+/// What becomes of a sandbox whose host has restarted: its processes are gone, its files are not. One
+/// that was its owner's is put to sleep on them; any other is made again.
+fn after_a_restart(view: View<'_>) -> Plan<Step> {
+    let (spec, status) = (&view.sandbox.spec, &view.sandbox.status);
+    const WHY: &str = "the host restarted";
+    // What stands beside a durable layer is its remnant, or an attempt nobody has heard of; what
+    // was not delivered yet is nobody's.
+    if status.snapshot.is_some() || status.phase == Phase::Starting {
+        return Plan::step(Step::DeleteWorkload, WHY);
+    }
+    let delivered = spec.owner.is_some() && status.armed_epoch == spec.epoch;
+    if !delivered || operation_failed(view, OperationKind::Pause) {
+        return stop(view, StopReason::Failed, None, WHY);
+    }
+    match spec.desired_state {
+        DesiredState::Running => Plan::step(Step::Intend(Intent::Pause), WHY),
+        DesiredState::Paused => Plan::step(Step::Capture, "the host restarted; its files are kept"),
     }
 }
 
@@ -603,7 +628,7 @@ fn paused(view: View<'_>) -> Plan<Step> {
                 "it has slept long enough to give up its memory",
             ),
             WorkloadState::Frozen => Plan::rest("it sleeps as wanted"),
-            WorkloadState::Running | WorkloadState::Exited { .. } => {
+            WorkloadState::Running | WorkloadState::Cut | WorkloadState::Exited { .. } => {
                 Plan::step(Step::Freeze, "it should sleep")
             }
         },

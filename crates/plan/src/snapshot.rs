@@ -91,6 +91,7 @@ pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
         (Phase::Running | Phase::Paused, Observed::Present(facts)) => match facts.state {
             WorkloadState::Frozen => true,
             WorkloadState::Running => false,
+            WorkloadState::Cut => return Plan::rest("waits until its sandbox sleeps on its files"),
             WorkloadState::Exited { .. } => {
                 return publish(
                     SnapshotPhase::Failed,

@@ -84,8 +84,9 @@ impl Workload {
         match (&self.process, self.frozen) {
             (Some(_), false) => WorkloadState::Running,
             (Some(_), true) => WorkloadState::Frozen,
-            (None, _) => WorkloadState::Exited {
-                code: self.record.exit_code.unwrap_or(UNKNOWN_EXIT),
+            (None, _) => match self.record.exit_code {
+                Some(code) => WorkloadState::Exited { code },
+                None => WorkloadState::Cut,
             },
         }
     }

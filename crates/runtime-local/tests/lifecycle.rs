@@ -296,10 +296,17 @@ async fn after_a_crash_of_the_host_the_writable_layer_is_still_known() {
     std::fs::remove_file(place.join("process.json")).unwrap();
     host.reopen();
     let seen = facts(&host, at.uid).await;
-    assert_eq!(seen.state, WorkloadState::Exited { code: -1 });
+    assert_eq!(seen.state, WorkloadState::Cut);
+    let layer = host.runtime().capture(fence(1, 2)).await.unwrap().digest;
+    host.runtime().delete(fence(1, 3)).await.unwrap();
+    let from = WorkloadSpec {
+        from: Some(layer),
+        ..spec()
+    };
+    host.runtime().create(at, &from).await.unwrap();
     let kept = std::fs::read_to_string(host.upper(at.uid).join("home/user/file"));
     assert_eq!(kept.unwrap(), "kept\n");
-    host.runtime().delete(fence(1, 2)).await.unwrap();
+    host.runtime().delete(fence(1, 4)).await.unwrap();
     assert!(Inventory::take(&host).is_clear());
 }
 

@@ -153,6 +153,15 @@ impl FakeRuntime {
         }
     }
 
+    /// Restarts the host: every process is gone, every file is there.
+    pub fn restart_host(&self) {
+        for workload in self.inner.world.lock().workloads.values_mut() {
+            if !matches!(workload.facts.state, WorkloadState::Exited { .. }) {
+                workload.facts.state = WorkloadState::Cut;
+            }
+        }
+    }
+
     /// Everything there is, whatever the faults: for checkers.
     #[must_use]
     pub fn truth(&self) -> BTreeMap<Uid, Inside> {
@@ -272,6 +281,11 @@ impl World {
         }
         match workload.facts.state {
             WorkloadState::Running | WorkloadState::Frozen => Ok(workload),
+            WorkloadState::Cut => Err(RuntimeError::WrongState {
+                uid,
+                state: "cut off",
+                needs: "capture or delete it",
+            }),
             WorkloadState::Exited { .. } => Err(RuntimeError::WrongState {
                 uid,
                 state: "exited",
@@ -459,8 +473,11 @@ impl Runtime for FakeRuntime {
 
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
         self.perform(Call::Capture, fence, move |world| {
-            let workload = world.find(fence.uid)?;
-            if workload.facts.state != WorkloadState::Frozen {
+            let workload = match world.workloads.get_mut(&fence.uid) {
+                Some(cut) if cut.facts.state == WorkloadState::Cut && !cut.partial => cut,
+                Some(_) | None => world.find(fence.uid)?,
+            };
+            if workload.facts.state == WorkloadState::Running {
                 let (uid, state) = (fence.uid, "running");
                 return Err(RuntimeError::WrongState {
                     uid,

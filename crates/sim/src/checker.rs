@@ -73,6 +73,8 @@ struct State {
     blind_until: Duration,
     /// Workloads that the world itself ended or lost.
     ended: BTreeSet<Uid>,
+    /// Workloads whose host restarted: their files are there, so they sleep and do not end.
+    restarted: BTreeSet<Uid>,
     /// Changes so far, and a fingerprint of all of them.
     changes: u64,
     fingerprint: u64,
@@ -145,6 +147,11 @@ impl Checker {
     /// Hears that the world itself ended or lost a workload.
     pub fn workload_ended(&self, uid: Uid) {
         self.state.lock().ended.insert(uid);
+    }
+
+    /// Hears that a workload's host restarted.
+    pub fn host_restarted(&self, uid: Uid) {
+        self.state.lock().restarted.insert(uid);
     }
 
     /// Hears that control may not see what is written from now on.
@@ -327,6 +334,7 @@ impl Checker {
             && lost
             && !known
             && !gave_up
+            && before.spec.owner.is_some()
             && before.status.started_at.is_some()
         {
             let detail = format!("{key} was {}: {:?}", before.status.phase, after.status);
@@ -462,6 +470,7 @@ impl State {
             }
             (DesiredState::Running, DesiredState::Paused)
                 if !failed
+                    && !self.restarted.contains(&after.uid())
                     && !(timed
                         && (idle || before.spec.timeouts.on_timeout == OnTimeout::Pause)) =>
             {

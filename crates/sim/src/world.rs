@@ -228,7 +228,7 @@ impl World {
 
     /// Something goes wrong.
     async fn trouble(&mut self) {
-        match self.entropy.below(14) {
+        match self.entropy.below(60) / 4 {
             0 | 1 => {
                 if let Some(control) = self.control.take() {
                     self.checker.control_blind();
@@ -253,12 +253,23 @@ impl World {
                 self.clock.jump(hours * 3_600_000_000);
                 self.checker.clock_jumped();
             }
-            _ => {
+            13 => {
                 let there = self.runtime.truth();
                 let at = self.entropy.below(there.len());
                 if let Some(uid) = there.keys().nth(at) {
                     self.checker.workload_ended(*uid);
                     self.runtime.exit(*uid, self.entropy.below(2) as i32);
+                }
+            }
+            // Everything of one machine goes at once.
+            _ => {
+                if let Some(control) = self.control.take() {
+                    self.checker.control_blind();
+                    control.crash();
+                }
+                self.runtime.restart_host();
+                for uid in self.runtime.truth().keys() {
+                    self.checker.host_restarted(*uid);
                 }
             }
         }

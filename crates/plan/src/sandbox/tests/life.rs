@@ -21,6 +21,7 @@ enum Event {
     Write,
     Rewire(bool),
     Lose,
+    Restart,
     Exit(i32),
     Freeze,
     Land,
@@ -62,6 +63,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop_oneof![
             Just(Event::Ask(Request::Kill)),
             Just(Event::Lose),
+            Just(Event::Restart),
             (0..2).prop_map(Event::Exit),
         ],
     ]
@@ -122,6 +124,7 @@ fn live(world: &mut World, event: &Event) {
         Event::Write => world.write(),
         Event::Rewire(internet) => world.rewire(*internet),
         Event::Lose => world.workload = Observed::Absent,
+        Event::Restart => world.restart_host(),
         Event::Exit(code) => world.exit(*code),
         Event::Freeze => world.freeze(),
         Event::Land => world.land(),

@@ -352,3 +352,39 @@ fn every_try_has_an_id_of_its_own() {
     assert_eq!(operation(&world).attempts, MAX_ATTEMPTS);
     assert_eq!(operation(&world).state, OperationState::Failed);
 }
+
+#[test]
+fn after_a_restart_of_the_host_an_owners_sandbox_sleeps_on_its_files() {
+    for asleep in [false, true] {
+        let mut world = running(SnapshotType::Freeze);
+        world.write();
+        if asleep {
+            ask(&mut world, Request::Pause);
+            world.settle();
+        }
+        world.restart_host();
+        world.settle();
+        assert_eq!(at(&world), Phase::Paused);
+        assert!(world.record.status.snapshot.is_some());
+        ask(&mut world, Request::Resume);
+        world.settle();
+        assert_eq!(
+            at(&world),
+            Phase::Running,
+            "it wakes with what it had written"
+        );
+    }
+}
+
+#[test]
+fn after_a_restart_of_the_host_what_is_nobodys_is_made_again_or_ends() {
+    let mut waiting = idle();
+    waiting.restart_host();
+    waiting.settle();
+    assert_eq!(at(&waiting), Phase::Stopped);
+    let mut new = World::new(record(false));
+    until(&mut new, "Arm");
+    new.restart_host();
+    new.settle();
+    assert_eq!(at(&new), Phase::Running);
+}

@@ -227,6 +227,18 @@ impl World {
         }
     }
 
+    /// The host restarts: processes are gone, files are there, and what its runtime was told last
+    /// need not be.
+    pub(super) fn restart_host(&mut self) {
+        self.late.clear();
+        if let Observed::Present(facts) = &mut self.workload
+            && !matches!(facts.state, WorkloadState::Exited { .. })
+        {
+            facts.state = WorkloadState::Cut;
+            facts.epoch = Epoch(0);
+        }
+    }
+
     /// Its owner changes what it may reach.
     pub(super) fn rewire(&mut self, internet: bool) {
         if self.gone || self.record.spec.owner.is_none() {
@@ -416,6 +428,13 @@ impl World {
         };
         match (step, facts.state) {
             (_, WorkloadState::Exited { .. }) => return Err("exited"),
+            (Step::Capture, WorkloadState::Cut | WorkloadState::Frozen) => {
+                let layer = format!("sha256:{:064x}", self.layers.len() + 1);
+                let layer = Digest::new(layer).unwrap();
+                self.layers.insert(layer.clone(), self.inside.clone());
+                return Ok(Some(layer));
+            }
+            (_, WorkloadState::Cut) => return Err("cut off"),
             (Step::Arm, WorkloadState::Running) => {
                 facts.epoch = self.record.spec.epoch;
                 self.inside.0.push(facts.epoch);
@@ -424,12 +443,6 @@ impl World {
             (Step::SetNetwork, _) => facts.network = self.record.spec.network.clone(),
             (Step::Freeze, _) => facts.state = WorkloadState::Frozen,
             (Step::Thaw, _) => facts.state = WorkloadState::Running,
-            (Step::Capture, WorkloadState::Frozen) => {
-                let layer = format!("sha256:{:064x}", self.layers.len() + 1);
-                let layer = Digest::new(layer).unwrap();
-                self.layers.insert(layer.clone(), self.inside.clone());
-                return Ok(Some(layer));
-            }
             (Step::Reset, _) => {
                 facts.state = WorkloadState::Running;
                 facts.epoch = Epoch(0);
