@@ -1,16 +1,52 @@
 //! Arming a sandbox for a delivery.
+//!
+//! The agent inside is told its settings by `/init`, over a socket in the sandbox's network
+//! namespace. It was started sealed, so that nobody can have asked it for anything before. What it
+//! was told is kept on the host: the agent of a sandbox that starts over for the same delivery is
+//! another process, and must be told again.
+//!
+//! ```text
+//! told the agent ──▶ kept on the host ──▶ epoch in the ledger
+//! ```
+//!
+//! Whoever dies in between does it all again: an agent takes the same settings twice, and one that
+//! has another token by now is shown the token before.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    time::Duration,
+};
 
 use ::runtime::{Arming, Fence, RuntimeError};
-use model::{Epoch, StringMap};
-use serde::Serialize;
+use agent_client::Client;
+use kit::{Clock as _, SystemClock};
+use model::{Epoch, StringMap, Uid};
+use serde::{Deserialize, Serialize};
+use wire::{connect::Code, envd::InitRequest, time::Timestamp};
 
 use crate::{
     engine::Engine,
-    error::{Doing as _, Result},
+    error::{Doing as _, EngineError, Result, impossible},
     record::{self, Place},
+    socket::Family,
+    workload::Process,
 };
 
-/// What `/run/dormouse/arming.json` says, for the agent.
+/// How long an agent may take to listen, and then to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two tries to reach an agent that does not listen yet.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// What the engine keeps of a delivery.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    epoch: Epoch,
+    settings: InitRequest,
+}
+
+/// What an init program that is no agent finds in `/run/dormouse/arming.json`.
 #[derive(Debug, Serialize)]
 struct ArmingFile<'a> {
     epoch: Epoch,
@@ -18,11 +54,11 @@ struct ArmingFile<'a> {
 }
 
 impl Engine {
-    /// Puts a delivery's settings where the agent finds them.
+    /// Puts a delivery's settings in force. When this returns, the agent has answered.
     pub(crate) fn arm(&self, fence: Fence, arming: &Arming) -> Result<()> {
         self.perform(fence, |slot, there| {
             let mut workload = there.ok_or(RuntimeError::Absent(fence.uid))?;
-            workload.alive(fence.uid)?;
+            let process = workload.alive(fence.uid)?;
             if workload.frozen {
                 return Err(RuntimeError::WrongState {
                     uid: fence.uid,
@@ -32,16 +68,155 @@ impl Engine {
                 .into());
             }
             let place = self.place(fence.uid);
-            write_arming(&place, arming)?;
+            match self.options.agent_port {
+                Some(port) => {
+                    let settings = settings(arming);
+                    let before = kept(&place);
+                    self.tell_agent(fence.uid, process, port, &settings, before.as_ref())?;
+                    keep(
+                        &place,
+                        &Kept {
+                            epoch: arming.epoch,
+                            settings,
+                        },
+                    )?;
+                }
+                None => write_file(&place, arming)?,
+            }
             workload.ledger.epoch = arming.epoch;
             place.write_ledger(workload.ledger)?;
             *slot.seen.lock() = Some(workload);
             Ok(())
         })
     }
+
+    /// Puts what is in force for this epoch in force again, in a sandbox that has started over.
+    pub(crate) fn arm_again(&self, uid: Uid, process: &Process, epoch: Epoch) -> Result<()> {
+        let (Some(port), place) = (self.options.agent_port, self.place(uid)) else {
+            return Ok(());
+        };
+        let Some(before) = kept(&place).filter(|kept| kept.epoch == epoch) else {
+            return Err(EngineError::Damaged {
+                what: path(&place).display().to_string().into(),
+                how: "the settings of the sandbox's delivery are not there".into(),
+            });
+        };
+        self.tell_agent(uid, process, port, &before.settings, None)
+    }
+
+    /// Forgets what was in force.
+    pub(crate) fn disarm(&self, uid: Uid) -> Result<()> {
+        match std::fs::remove_file(path(&self.place(uid))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).doing("forget the sandbox's last delivery")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn tell_agent(
+        &self,
+        uid: Uid,
+        process: &Process,
+        port: u16,
+        settings: &InitRequest,
+        before: Option<&Kept>,
+    ) -> Result<()> {
+        // Calls of the engine run where they may block; this one waits for a socket there.
+        let threads = tokio::runtime::Handle::try_current()
+            .map_err(io::Error::other)
+            .doing("find the runtime that drives sockets")?;
+        threads.block_on(async {
+            let stream = self.reach_agent(uid, process, port).await?;
+            let mut agent = Client::over(stream);
+            if let Some(token) = before.and_then(|kept| kept.settings.access_token.as_ref()) {
+                agent = agent.with_token(token).map_err(|error| failed(&error))?;
+            }
+            let answer = tokio::time::timeout(PATIENCE, agent.init(settings)).await;
+            let answer = answer.map_err(|_| {
+                EngineError::from(RuntimeError::Failed(
+                    "the agent inside does not answer".into(),
+                ))
+            })?;
+            answer.map(drop).map_err(|error| failed(&error))
+        })
+    }
+
+    /// Connects to an agent that may have been started just now.
+    async fn reach_agent(
+        &self,
+        uid: Uid,
+        process: &Process,
+        port: u16,
+    ) -> Result<tokio::net::TcpStream> {
+        let clock = SystemClock::default();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        loop {
+            let socket = TcpStream::from(self.socket_of(uid, process, Family::V4)?);
+            let dialled = tokio::net::TcpSocket::from_std_stream(socket).connect(address);
+            let error = match dialled.await {
+                Ok(stream) => {
+                    stream
+                        .set_nodelay(true)
+                        .doing("set up a socket to the agent")?;
+                    return Ok(stream);
+                }
+                Err(error) => error,
+            };
+            if clock.monotonic() >= PATIENCE {
+                return Err(error).doing("reach the agent inside");
+            }
+            // Shorter than the runtime's timers can be, on a thread that is there to wait.
+            std::thread::sleep(PAUSE);
+        }
+    }
 }
 
-fn write_arming(place: &Place, arming: &Arming) -> Result<()> {
+/// A delivery in the agent's words.
+fn settings(arming: &Arming) -> InitRequest {
+    let micros = SystemClock::default().wall_micros();
+    let now = Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos: i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or_default(),
+    };
+    let env = arming.env.iter();
+    InitRequest {
+        env_vars: Some(
+            env.map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        ),
+        access_token: arming.token.as_ref().map(|token| token.reveal().into()),
+        timestamp: Some(now),
+        default_user: arming.user.as_deref().map(str::to_owned),
+        default_workdir: arming.workdir.as_deref().map(str::to_owned),
+        ..InitRequest::default()
+    }
+}
+
+fn failed(error: &agent_client::Error) -> EngineError {
+    if error.code() == Some(Code::InvalidArgument) {
+        return impossible("env", error.to_string());
+    }
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+    RuntimeError::Failed(format!("arm the agent inside: {error}{cause}").into()).into()
+}
+
+/// Outside of what the sandbox sees: it may hold a token.
+fn path(place: &Place) -> PathBuf {
+    place.directory().join("arming.json")
+}
+
+fn kept(place: &Place) -> Option<Kept> {
+    serde_json::from_slice(&std::fs::read(path(place)).ok()?).ok()
+}
+
+fn keep(place: &Place, kept: &Kept) -> Result<()> {
+    let write = || record::replace(&path(place), &serde_json::to_vec(kept)?, 0o600);
+    write().doing("keep the sandbox's arming")
+}
+
+fn write_file(place: &Place, arming: &Arming) -> Result<()> {
     let content = ArmingFile {
         epoch: arming.epoch,
         env: &arming.env,

@@ -68,6 +68,11 @@ impl Engine {
                 let path = place.inside().join("arming.json");
                 crate::record::replace(&path, &arming, 0o600).doing("keep the sandbox's arming")?;
             }
+            if workload.ledger.epoch == Epoch::default() {
+                self.disarm(uid)?;
+            } else {
+                self.arm_again(uid, next.alive(uid)?, workload.ledger.epoch)?;
+            }
             Ok(next)
         });
         match renewed {

@@ -1,0 +1,180 @@
+//! Arming through the real agent. Needs root, and the agent's program beside the tests'.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails where it did not expect to"
+)]
+
+mod support;
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use agent_client::{Client, Error, Event, StartOptions};
+use model::{Epoch, Uid, workload::Secret};
+use runtime::{Arming, Family, Inside as _, Runtime as _, RuntimeError};
+use runtime_local::{LocalRuntime, Options};
+use support::{Host, fence_of, images, options, spec};
+use wire::{
+    connect::Code,
+    process::{ProcessConfig, StartRequest},
+};
+
+/// The agent of this build. `cargo test --workspace` builds it; a run of this crate alone builds it
+/// where it is missing.
+fn agent() -> PathBuf {
+    let path = Path::new(support::INIT).with_file_name("dormouse-agent");
+    if !path.exists() {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "dormouse-agent"])
+            .status();
+        assert!(built.unwrap().success(), "the agent does not build");
+    }
+    path
+}
+
+fn host() -> Host {
+    let unique = options();
+    Host::with(Options {
+        first_uid: unique.first_uid,
+        ranges: unique.ranges,
+        ..Options::agent(agent())
+    })
+}
+
+fn client(runtime: &LocalRuntime, uid: Uid) -> Client {
+    let runtime = runtime.clone();
+    Client::new(move || {
+        let socket = runtime.socket(uid, Family::V4).map_err(io::Error::other);
+        async {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wire::envd::PORT));
+            tokio::net::TcpSocket::from_std_stream(TcpStream::from(socket?))
+                .connect(address)
+                .await
+        }
+    })
+}
+
+async fn sh(client: &Client, script: &str) -> Result<String, Error> {
+    let request = StartRequest {
+        process: Some(ProcessConfig {
+            cmd: "/bin/sh".to_owned(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            ..ProcessConfig::default()
+        }),
+        ..StartRequest::default()
+    };
+    let process = client.start(&request, StartOptions::default()).await?;
+    let mut out = Vec::new();
+    process
+        .wait(|event| {
+            if let Event::Stdout(bytes) | Event::Stderr(bytes) = event {
+                out.extend_from_slice(&bytes);
+            }
+            Ok::<(), Error>(())
+        })
+        .await?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn arming(epoch: u32, token: &str) -> Arming {
+    Arming {
+        epoch: Epoch(epoch),
+        env: [("GREETING", "hello")].into_iter().collect(),
+        token: Some(Secret::new(token)),
+        user: Some("user".into()),
+        workdir: Some("/tmp".into()),
+    }
+}
+
+fn with_token(client: &Client, token: &str) -> Client {
+    client.clone().with_token(&token.into()).unwrap()
+}
+
+#[tokio::test]
+async fn an_armed_agent_serves_who_knows_the_token_and_nobody_before() {
+    let host = host();
+    let at = support::fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    let inside = client(host.runtime(), at.uid);
+    // It may not listen yet.
+    while inside.health().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let early = sh(&inside, "true").await.unwrap_err();
+    assert_eq!(early.code(), Some(Code::Unavailable), "{early:?}");
+    host.runtime().arm(at, &arming(1, "first")).await.unwrap();
+    let nobody = sh(&inside, "true").await.unwrap_err();
+    assert_eq!(nobody.code(), Some(Code::Unauthenticated), "{nobody:?}");
+    let owner = with_token(&inside, "first");
+    let said = sh(
+        &owner,
+        "echo $GREETING; id -un; pwd; cat /run/dormouse/arming.json 2>&1",
+    );
+    let said = said.await.unwrap();
+    assert!(said.starts_with("hello\nuser\n/tmp\n"), "{said}");
+    assert!(
+        !said.contains("first"),
+        "the token is not in a file inside: {said}"
+    );
+    host.runtime().delete(at).await.unwrap();
+}
+
+#[tokio::test]
+async fn arming_again_changes_what_is_said_and_needs_nothing_but_the_host() {
+    let mut host = host();
+    let at = support::fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    for _ in 0..2 {
+        host.runtime().arm(at, &arming(1, "first")).await.unwrap();
+    }
+    // Another server, another token for the same delivery.
+    host.reopen();
+    host.runtime().arm(at, &arming(1, "second")).await.unwrap();
+    let inside = client(host.runtime(), at.uid);
+    assert!(sh(&with_token(&inside, "first"), "true").await.is_err());
+    let said = sh(&with_token(&inside, "second"), "echo $GREETING").await;
+    assert_eq!(said.unwrap(), "hello\n");
+    let mut wrong = arming(1, "second");
+    wrong.env = [("A=B", "c")].into_iter().collect();
+    let refused = host.runtime().arm(at, &wrong).await;
+    assert!(
+        matches!(refused, Err(RuntimeError::Impossible { .. })),
+        "{refused:?}"
+    );
+    host.runtime().delete(at).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_sandbox_that_starts_over_is_armed_for_the_same_delivery_or_for_none() {
+    let mut host = host();
+    let at = support::fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    host.runtime().arm(at, &arming(1, "first")).await.unwrap();
+    host.reopen();
+    let facts = host.runtime().swap_images(at, &images()).await.unwrap();
+    assert_eq!(facts.epoch, Epoch(1));
+    let inside = client(host.runtime(), at.uid);
+    let said = sh(&with_token(&inside, "first"), "echo $GREETING").await;
+    assert_eq!(said.unwrap(), "hello\n");
+    let later = fence_of(at.uid, 2, 1);
+    host.runtime().reset(later).await.unwrap();
+    let inside = client(host.runtime(), at.uid);
+    while inside.health().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let idle = sh(&with_token(&inside, "first"), "true").await.unwrap_err();
+    assert_eq!(idle.code(), Some(Code::Unavailable), "{idle:?}");
+    host.runtime().arm(later, &arming(2, "next")).await.unwrap();
+    let stranger = sh(&with_token(&inside, "first"), "true").await;
+    assert_eq!(stranger.unwrap_err().code(), Some(Code::Unauthenticated));
+    assert_eq!(
+        sh(&with_token(&inside, "next"), "echo in").await.unwrap(),
+        "in\n"
+    );
+    host.runtime().delete(later).await.unwrap();
+}
