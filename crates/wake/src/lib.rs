@@ -1,0 +1,25 @@
+//! Waking sandboxes for traffic.
+//!
+//! A *flight* is one attempt to wake one delivery of one sandbox. It belongs to this table and not
+//! to a request: whoever comes while it is under way joins it, whoever leaves takes back only their
+//! own wait, and all who stay hear how it ended.
+//!
+//! ```text
+//!            refused: too many wait
+//!               ▲
+//!  request ─────┤                    ┌─ lost a race: look again ─┐
+//!               ▼                    ▼                           │
+//!           join or begin ─▶ wait for a place ─▶ look ─▶ write the intent ─▶ wait for it
+//!                                                 │                            │
+//!                                 not to be woken ▼                            ▼ awake, gone, failed
+//! ```
+//!
+//! The intent to be awake and the new deadline are one compare-and-set. What comes after is read
+//! from a cache whose versions say whether it is an answer to that write; nothing is ever asked of
+//! control or a runtime.
+
+mod flight;
+mod options;
+
+pub use flight::{Flights, WakeError};
+pub use options::Options;

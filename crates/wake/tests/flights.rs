@@ -1,0 +1,322 @@
+//! Flights over a real control loop and a runtime that misbehaves on request.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::{sync::Arc, time::Duration};
+
+use cache::RoutingCache;
+use control::{Builder, Control};
+use futures_util::future::join_all;
+use kit::{Clock, Entropy, ManualClock, Tasks};
+use model::{
+    Epoch, Metadata, Name, Namespace, Sandbox, SandboxId, StringMap, Timestamp,
+    lifecycle::{Phase, Traffic},
+    sandbox::{DesiredState, OnTimeout, Owner, PausePolicy, SandboxSpec, SnapshotType, Timeouts},
+};
+use routes::Route;
+use runtime::fake::{Call, CallFault, FakeRuntime};
+use store::{Store, StoreExt as _, memory::MemoryStore};
+use tokio::time::Instant;
+use wake::{Flights, Options, WakeError};
+
+const NOW: i64 = 1_000_000_000_000;
+
+struct World {
+    store: Arc<MemoryStore>,
+    runtime: Arc<FakeRuntime>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    routes: RoutingCache,
+    control: Control,
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(90)
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::starting_at(NOW));
+        let entropy = Arc::new(Entropy::seeded(1));
+        let store = Arc::new(MemoryStore::new(clock.clone(), entropy.clone()));
+        let tasks = Tasks::default();
+        let runtime = Arc::new(FakeRuntime::new(tasks.child()));
+        let control = Builder::new(
+            store.clone(),
+            runtime.clone(),
+            clock.clone(),
+            entropy.clone(),
+        )
+        .start(&tasks, soon())
+        .await
+        .unwrap();
+        let as_store: Arc<dyn Store> = store.clone();
+        let routes = RoutingCache::start(as_store, cache::Options::new(entropy), soon(), &tasks);
+        Self {
+            routes: routes.await.unwrap(),
+            store,
+            runtime,
+            clock,
+            tasks,
+            control,
+        }
+    }
+
+    fn flights(&self, options: Options) -> Flights {
+        Flights::new(
+            self.store.clone(),
+            self.routes.clone(),
+            self.clock.clone(),
+            self.tasks.clone(),
+            options,
+        )
+    }
+
+    /// A sandbox that sleeps, and its route.
+    async fn asleep(&self, change: impl FnOnce(&mut SandboxSpec)) -> (Sandbox, Arc<Route>) {
+        let team = Namespace::new("team").unwrap();
+        let mut spec = SandboxSpec {
+            images: StringMap::from_iter([("main", "base")]),
+            owner: Some(Owner {
+                team: team.clone(),
+                user: None,
+                key: None,
+            }),
+            sandbox_id: Some(SandboxId::new("i1").unwrap()),
+            epoch: Epoch(1),
+            desired_state: DesiredState::Running,
+            wake_on_traffic: true,
+            timeouts: Timeouts {
+                end_at: Some(Timestamp::from_micros(NOW + 60_000_000)),
+                seconds: Some(60),
+                on_timeout: OnTimeout::Pause,
+                ..Timeouts::default()
+            },
+            ..SandboxSpec::default()
+        };
+        change(&mut spec);
+        let meta = Metadata::new(Some(team), Name::new("box").unwrap());
+        let made = self.store.create_object(&Sandbox::new(meta, spec)).await;
+        let made = made.unwrap();
+        self.becomes(&made, Phase::Running).await;
+        self.wants(&made, DesiredState::Paused).await;
+        let made = self.becomes(&made, Phase::Paused).await;
+        let paused = |route: Option<&Route>| route.is_some_and(|r| r.state == Traffic::Paused);
+        let route = self.routes.wait_for(&made.key(), paused, soon()).await;
+        (Sandbox::clone(&made), route.unwrap().unwrap())
+    }
+
+    async fn wants(&self, sandbox: &Sandbox, state: DesiredState) {
+        let mut next = self.read(sandbox).await;
+        next.spec.desired_state = state;
+        self.store.update_spec(&next).await.unwrap();
+    }
+
+    async fn read(&self, sandbox: &Sandbox) -> Sandbox {
+        self.store.find(&sandbox.key()).await.unwrap().unwrap()
+    }
+
+    async fn becomes(&self, sandbox: &Sandbox, phase: Phase) -> Arc<Sandbox> {
+        let is = move |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == phase);
+        let sandboxes = &self.control.caches().sandboxes;
+        let found = sandboxes.wait_for(&sandbox.key(), is, soon()).await;
+        found.unwrap().unwrap()
+    }
+
+    fn thaws(&self, sandbox: &Sandbox) -> u64 {
+        self.runtime.truth()[&sandbox.uid()].thaws
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_ask_there_is_one_resume_and_nobody_is_lost() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    let before = world.read(&sandbox).await.metadata.generation;
+    let flights = world.flights(Options::default());
+    let all = join_all((0..1000).map(|_| flights.wake(&route, soon()))).await;
+    for woken in all {
+        assert_eq!(woken.unwrap().state, Traffic::Running);
+    }
+    assert_eq!(world.thaws(&sandbox), 1);
+    let now = world.read(&sandbox).await.metadata.generation;
+    assert_eq!(now.0, before.0 + 1, "one write of intent");
+    assert_eq!(flights.parked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_new_deadline_is_in_the_same_write_and_never_stays_never() {
+    for (seconds, end_at, expected) in [
+        (Some(60), Some(NOW + 60_000_000), Some(NOW + 300_000_000)),
+        (Some(900), Some(NOW + 60_000_000), Some(NOW + 900_000_000)),
+        (Some(60), None, None),
+    ] {
+        let world = World::new().await;
+        let (sandbox, route) = world
+            .asleep(|spec| {
+                spec.timeouts.seconds = seconds;
+                spec.timeouts.end_at = end_at.map(Timestamp::from_micros);
+            })
+            .await;
+        let flights = world.flights(Options::default());
+        flights.wake(&route, soon()).await.unwrap();
+        let end = world.read(&sandbox).await.spec.timeouts.end_at;
+        assert_eq!(end.map(Timestamp::as_micros), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_falls_asleep_is_waited_out_and_woken() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    let flights = world.flights(Options::default());
+    flights.wake(&route, soon()).await.unwrap();
+    // Its next sleep takes a while, and the request comes in the middle of it.
+    world.runtime.on_call(|call, _| match call {
+        Call::Freeze => CallFault::Slow(Duration::from_secs(3)),
+        _ => CallFault::None,
+    });
+    world.wants(&sandbox, DesiredState::Paused).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let woken = flights.wake(&route, soon()).await.unwrap();
+    assert_eq!(woken.state, Traffic::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_cancels_nothing() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Thaw => CallFault::Slow(Duration::from_secs(5)),
+        _ => CallFault::None,
+    });
+    let flights = world.flights(Options::default());
+    let short = Instant::now() + Duration::from_secs(1);
+    assert_eq!(
+        flights.wake(&route, short).await.unwrap_err(),
+        WakeError::Timeout
+    );
+    assert_eq!(flights.parked(), 0, "its seat is free");
+    world.becomes(&sandbox, Phase::Running).await;
+    assert_eq!(world.thaws(&sandbox), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_are_refused_before_anything_is_asked() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    let before = world.read(&sandbox).await.metadata.generation;
+    let none = world.flights(Options {
+        max_parked: 0,
+        ..Options::default()
+    });
+    assert_eq!(
+        none.wake(&route, soon()).await.unwrap_err(),
+        WakeError::Overloaded
+    );
+    assert_eq!(world.read(&sandbox).await.metadata.generation, before);
+    let few = world.flights(Options {
+        max_parked_per_sandbox: 3,
+        ..Options::default()
+    });
+    let all = join_all((0..10).map(|_| few.wake(&route, soon()))).await;
+    let woken = all.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(woken, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_or_did_not_opt_in_is_not_found_and_not_touched() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    let flights = world.flights(Options::default());
+    let mut stranger = Route::clone(&route);
+    stranger.epoch = Epoch(7);
+    assert_eq!(
+        flights.wake(&stranger, soon()).await.unwrap_err(),
+        WakeError::NotFound
+    );
+    let off = world.flights(Options {
+        enabled: false,
+        ..Options::default()
+    });
+    assert_eq!(
+        off.wake(&route, soon()).await.unwrap_err(),
+        WakeError::NotFound
+    );
+    let mut next = world.read(&sandbox).await;
+    next.spec.wake_on_traffic = false;
+    world.store.update_spec(&next).await.unwrap();
+    assert_eq!(
+        flights.wake(&route, soon()).await.unwrap_err(),
+        WakeError::NotFound
+    );
+    let now = world.read(&sandbox).await;
+    assert_eq!(now.spec.desired_state, DesiredState::Paused);
+    world.store.delete_object(&now).await.unwrap();
+    assert_eq!(
+        flights.wake(&route, soon()).await.unwrap_err(),
+        WakeError::NotFound
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_reaches_all_and_the_next_try_is_a_new_one() {
+    let world = World::new().await;
+    let (_, route) = world.asleep(|_| {}).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Thaw => CallFault::FailBefore,
+        _ => CallFault::None,
+    });
+    let flights = world.flights(Options::default());
+    let all = join_all((0..5).map(|_| flights.wake(&route, soon()))).await;
+    for outcome in all {
+        assert_eq!(outcome.unwrap_err(), WakeError::Failed);
+    }
+    world.runtime.clear_faults();
+    flights.wake(&route, soon()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_files_alone_it_wakes_only_where_its_policy_says_so() {
+    for wake_from_filesystem in [false, true] {
+        let world = World::new().await;
+        let (_, route) = world
+            .asleep(|spec| {
+                spec.pause_policy = Some(Box::new(PausePolicy {
+                    snapshot_type: SnapshotType::Rootfs,
+                    wake_from_filesystem,
+                    ..PausePolicy::default()
+                }));
+            })
+            .await;
+        let flights = world.flights(Options::default());
+        let outcome = flights.wake(&route, soon()).await;
+        assert_eq!(outcome.is_ok(), wake_from_filesystem, "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_ends_the_wait_at_once() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Thaw => CallFault::Slow(Duration::from_secs(30)),
+        _ => CallFault::None,
+    });
+    let flights = world.flights(Options::default());
+    let kill = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = world.read(&sandbox).await;
+        world.store.delete_object(&now).await.unwrap();
+    };
+    let started = Instant::now();
+    let (outcome, ()) = tokio::join!(flights.wake(&route, soon()), kill);
+    assert_eq!(outcome.unwrap_err(), WakeError::NotFound);
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "by virtual time"
+    );
+}
