@@ -76,13 +76,8 @@ impl Engine {
 
     /// Refuses by name what this engine cannot do.
     fn admit_spec(&self, spec: &WorkloadSpec) -> Result<Image> {
-        if let Some(resources) = &spec.resources
-            && resources.disk_mib.is_some()
-        {
-            return Err(impossible(
-                "resources.diskMiB",
-                "this host cannot limit the disk space of a sandbox",
-            ));
+        if let Some(mib) = spec.resources.and_then(|resources| resources.disk_mib) {
+            self.disks.admit(mib)?;
         }
         if let Some(network) = &spec.network
             && (network.internet_access == Some(true) || !network.allow_out.is_empty())
@@ -153,6 +148,9 @@ impl Engine {
         image: &Image,
     ) -> Result<Workload> {
         let range = record.range();
+        if let Some(mib) = record.resources.and_then(|resources| resources.disk_mib) {
+            self.disks.make(uid, place, mib)?;
+        }
         make_directories(place, range, &self.new_boot_id())
             .doing("make the sandbox's directories")?;
         if let Some(digest) = &record.layer {

@@ -79,6 +79,7 @@ impl Engine {
         for path in [place.upper(), place.work(), place.inside()] {
             tree::remove(&path, &place.parking()).doing(format!("remove {}", path.display()))?;
         }
+        self.disks.remove(uid, &place)?;
         match fs::remove_file(place.exit_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).doing("remove the exit file")

@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     base::Bases,
     cgroups::{Cgroup, Cgroups},
+    disk::Disks,
     error::{Doing as _, EngineError, Result},
     options::{Limits, Options},
     ranges::Ranges,
@@ -39,6 +40,7 @@ pub(crate) struct Engine {
     pub(crate) ranges: Ranges,
     pub(crate) filter: Filter,
     pub(crate) bases: Bases,
+    pub(crate) disks: Disks,
     pub(crate) kernel_files: KernelFiles,
     pub(crate) boot_id: Box<str>,
     pub(crate) entropy: Entropy,
@@ -89,6 +91,7 @@ impl Engine {
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),
             bases: Bases::open(&data.join("base"), &options)?,
+            disks: Disks::open(data.join("disks"))?,
             kernel_files: KernelFiles::detect(),
             boot_id: boot_id()?,
             entropy: Entropy::from_os(),

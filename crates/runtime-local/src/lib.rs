@@ -23,6 +23,7 @@
 //! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
 //! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
+//! | `disk` | limits of disk space |
 //! | `socket` | sockets in a sandbox's network namespace |
 //! | `layer` | writable layers as archives, and back |
 //! | `cgroups`, `ranges`, `record`, `tree` | limits, user ids, what is on disk, removing directories |
@@ -40,6 +41,7 @@ mod cgroups;
 mod child;
 mod create;
 mod delete;
+mod disk;
 mod engine;
 mod freeze;
 mod inspect;

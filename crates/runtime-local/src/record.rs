@@ -149,14 +149,29 @@ impl Place {
         &self.0
     }
 
+    /// A link to its own disk, if its disk space is limited.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.0.join("disk")
+    }
+
+    /// Below its own disk, if it has one.
+    fn writable(&self, name: &str) -> PathBuf {
+        let disk = self.disk();
+        if disk.is_symlink() {
+            disk.join(name)
+        } else {
+            self.0.join(name)
+        }
+    }
+
     /// Its writable layer.
     pub(crate) fn upper(&self) -> PathBuf {
-        self.0.join("upper")
+        self.writable("upper")
     }
 
     /// What the overlay needs beside it.
     pub(crate) fn work(&self) -> PathBuf {
-        self.0.join("work")
+        self.writable("work")
     }
 
     /// What it sees at `/run/dormouse`.
@@ -171,7 +186,7 @@ impl Place {
 
     /// Where what is too deep is put while it is removed.
     pub(crate) fn parking(&self) -> PathBuf {
-        self.0.join("parking")
+        self.writable("parking")
     }
 
     pub(crate) fn state(&self) -> PathBuf {

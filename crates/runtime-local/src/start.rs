@@ -15,7 +15,7 @@ use model::Uid;
 use rustix::{
     net::{
         AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
-        SocketFlags, SocketType, recv, send, sendmsg, shutdown, socketpair, sockopt,
+        SocketFlags, SocketType, recv, sendmsg, shutdown, socketpair, sockopt,
     },
     process::{Resource, Rlimit, getrlimit, set_dumpable_behavior},
     thread::CapabilitySet,
@@ -102,19 +102,17 @@ impl Engine {
                 let doomed = newborn.doomed();
                 let done = wait_for_child(ours.as_fd())
                     .and_then(|()| self.set_up(place, record, image, &newborn, ours.as_fd()))
-                    .and_then(|()| meanwhile())
-                    .and_then(|()| wait_for_exec(ours.as_fd()));
+                    .and_then(|()| meanwhile());
                 if done.is_ok() {
                     doomed.spare();
                 }
                 done
             });
             let cloned = clone(into.as_fd(), &newborn, &script).doing("clone the first process");
-            // What whoever waits hears now; that neither call can fail is the kernel's promise.
-            let _ = match &cloned {
-                Ok(_) => send(&theirs, EXECUTED, SendFlags::NOSIGNAL).map(drop),
-                Err(_) => shutdown(&theirs, Shutdown::Both),
-            };
+            if cloned.is_err() {
+                // What whoever waits hears; that this cannot fail is the kernel's promise.
+                let _ = shutdown(&theirs, Shutdown::Both);
+            }
             let set_up = beside.join().unwrap_or_else(|_| {
                 Err(io::Error::other("the thread that sets it up has panicked"))
                     .doing("set the first process up")
@@ -127,7 +125,7 @@ impl Engine {
         if let Some(behavior) = self.dumpable {
             set_dumpable_behavior(behavior).doing("give the server's memory back")?;
         }
-        let started = set_up.and_then(|()| {
+        let started = last_word(ours.as_fd()).and(set_up).and_then(|()| {
             self.options.reached(Step::Executed);
             start_time(cloned.pid)
                 .ok_or(io::ErrorKind::NotFound)
@@ -261,34 +259,29 @@ fn hand_over(socket: BorrowedFd<'_>, mounts: &[OwnedFd]) -> rustix::io::Result<(
     Ok(())
 }
 
-/// What the thread that slept says when it wakes.
-const EXECUTED: &[u8] = b".";
-
 /// The first word of the child: it is there.
 fn wait_for_child(socket: BorrowedFd<'_>) -> Result<()> {
     let mut word = [0];
-    match hear(socket, &mut word).doing("wait for the first process")? {
-        0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof)).doing("hear of the first process"),
-        _ => Ok(()),
-    }
-}
-
-/// The last word: that the init program was executed, or why not.
-fn wait_for_exec(socket: BorrowedFd<'_>) -> Result<()> {
-    let mut word = [0; Failure::SIZE];
-    if hear(socket, &mut word).doing("wait for the init program to run")? == Failure::SIZE {
-        let (doing, source) = Failure::read(word);
-        return Err(EngineError::Inside { doing, source });
-    }
-    Ok(())
-}
-
-fn hear(socket: BorrowedFd<'_>, word: &mut [u8]) -> rustix::io::Result<usize> {
     loop {
-        match recv(socket, &mut *word, RecvFlags::empty()) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error),
-            Ok((length, _)) => return Ok(length),
+        return match recv(socket, &mut word, RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok((_, 0)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            other => other.map(drop).map_err(io::Error::from),
         }
+        .doing("wait for the first process");
+    }
+}
+
+/// The last word of a child that could not execute its program. Asked for when it has, or has
+/// ended.
+fn last_word(socket: BorrowedFd<'_>) -> Result<()> {
+    let mut word = [0; Failure::SIZE];
+    match recv(socket, &mut word, RecvFlags::DONTWAIT) {
+        Ok((_, Failure::SIZE)) => {
+            let (doing, source) = Failure::read(word);
+            Err(EngineError::Inside { doing, source })
+        }
+        // Nothing was said.
+        Ok(_) | Err(_) => Ok(()),
     }
 }

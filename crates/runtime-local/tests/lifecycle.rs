@@ -9,7 +9,7 @@ mod support;
 
 use std::time::Duration;
 
-use model::{Epoch, sandbox::Resources};
+use model::Epoch;
 use runtime::{Arming, Facts, Observed, Runtime as _, RuntimeError, WorkloadSpec, WorkloadState};
 use runtime_local::Step;
 use support::{Host, fence, fence_of, images, leaks::Inventory, spec};
@@ -215,22 +215,10 @@ async fn an_image_swap_keeps_the_delivery() {
 #[tokio::test]
 async fn what_this_engine_cannot_do_is_refused_by_name() {
     let host = Host::new();
-    let disk = Resources {
-        cpu_millis: None,
-        memory_mib: None,
-        disk_mib: Some(10),
-    };
     let two = [("main", "base"), ("other", "base")];
     let unknown = [("main", "/")];
     let layer = model::Digest::new(format!("sha256:{:064}", 0)).unwrap();
     for (field, spec) in [
-        (
-            "resources.diskMiB",
-            WorkloadSpec {
-                resources: Some(disk),
-                ..spec()
-            },
-        ),
         (
             "images",
             WorkloadSpec {
