@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use model::{StringMap, Uid};
+use model::{StringMap, Uid, template::RuntimeClass};
 
 use crate::{
     engine::Engine,
@@ -88,6 +88,7 @@ fn partial(place: &Place) -> Workload {
             images: StringMap::new(),
             layer: None,
             resources: None,
+            class: RuntimeClass::default(),
             sudo: false,
             network: None,
             process: None,

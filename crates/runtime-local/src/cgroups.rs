@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use model::Uid;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Hierarchies {
     pub(crate) version2: Vec<&'static str>,
     /// Controllers with a hierarchy of their own, and where.
     pub(crate) version1: BTreeMap<&'static str, PathBuf>,
+    /// Other hierarchies, which OCI runtimes make cgroups in.
+    others: Vec<PathBuf>,
 }
 
 impl Hierarchies {
@@ -53,12 +56,15 @@ impl Hierarchies {
             .into_iter()
             .filter(|c| available.split_whitespace().any(|a| a == *c))
             .collect();
-        let version1 = CONTROLLERS
+        let version1: BTreeMap<_, _> = CONTROLLERS
             .into_iter()
             .filter(|c| !version2.contains(c))
             .filter_map(|c| Some((c, version1_mount(&mounts, c)?)))
             .collect();
+        let used: Vec<_> = version1.values().collect();
+        let others = version1_mounts(&mounts).filter(|mount| !used.contains(&mount));
         Ok(Self {
+            others: others.collect(),
             unified,
             version2,
             version1,
@@ -79,6 +85,15 @@ fn unified_mount(mounts: &str) -> Option<PathBuf> {
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>())
         .find(|fields| fields.get(2) == Some(&"cgroup2"))
+        .map(|fields| PathBuf::from(fields[1]))
+}
+
+fn version1_mounts(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    fields
+        .filter(|fields| fields.get(2) == Some(&"cgroup"))
         .map(|fields| PathBuf::from(fields[1]))
 }
 
@@ -141,8 +156,9 @@ impl Cgroups {
 
     /// Removes the parents that have no children; those that do stay.
     fn tidy(&self) {
-        let version1 = self.hierarchies.version1.values();
-        for mount in version1.chain([&self.hierarchies.unified]) {
+        let hierarchies = &self.hierarchies;
+        let version1 = hierarchies.version1.values().chain(&hierarchies.others);
+        for mount in version1.chain([&hierarchies.unified]) {
             // Not empty, or gone already: both are fine.
             let _ = fs::remove_dir(mount.join(&self.parent));
         }
@@ -154,6 +170,7 @@ impl Cgroups {
         Cgroup {
             all: self,
             unified: self.hierarchies.unified.join(&below),
+            below: below.clone(),
             version1: self
                 .hierarchies
                 .version1
@@ -161,6 +178,11 @@ impl Cgroups {
                 .map(|(controller, mount)| (*controller, mount.join(&below)))
                 .collect(),
         }
+    }
+
+    /// Where the cgroups of a sandbox are below the root of each hierarchy.
+    pub(crate) fn path(&self, uid: Uid) -> PathBuf {
+        Path::new("/").join(&self.parent).join(uid.to_string())
     }
 
     /// Names of the sandboxes that have a cgroup.
@@ -190,8 +212,18 @@ impl Drop for Cgroups {
 #[derive(Debug)]
 pub(crate) struct Cgroup<'a> {
     all: &'a Cgroups,
+    /// Below the root of each hierarchy.
+    below: PathBuf,
     unified: PathBuf,
     version1: Vec<(&'static str, PathBuf)>,
+}
+
+/// Where a runtime is started: the directory to clone it into, and files through which it puts
+/// itself under the limits.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) unified: OwnedFd,
+    pub(crate) doors: Vec<OwnedFd>,
 }
 
 impl Cgroup<'_> {
@@ -236,6 +268,23 @@ impl Cgroup<'_> {
                 .doing(format!("open the {controller} limit"))
         };
         self.version1.iter().map(open).collect()
+    }
+
+    /// Where an OCI runtime is started. One that makes cgroups itself knows nothing of a unified
+    /// tree beside version 1 hierarchies, and so is started in there; where the unified tree is all
+    /// there is, it goes there alone, and would not go into a cgroup that has somebody in it.
+    pub(crate) fn entry(&self, with_limits: bool) -> Result<Option<Entry>> {
+        if !with_limits && self.version1.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Entry {
+            unified: self.open()?,
+            doors: if with_limits {
+                self.doors()?
+            } else {
+                Vec::new()
+            },
+        }))
     }
 
     /// Stops every process, and returns when they have stopped.
@@ -294,9 +343,10 @@ impl Cgroup<'_> {
 
     /// Removes the directories.
     pub(crate) fn remove(&self) -> Result<()> {
-        let all = self.version1.iter().map(|(_, path)| path);
-        for path in all.chain([&self.unified]) {
-            remove(path).doing(format!("remove the cgroup {}", path.display()))?;
+        let others = (self.all.hierarchies.others.iter()).map(|mount| mount.join(&self.below));
+        let all = self.version1.iter().map(|(_, path)| path.clone());
+        for path in others.chain(all).chain([self.unified.clone()]) {
+            remove(&path).doing(format!("remove the cgroup {}", path.display()))?;
         }
         Ok(())
     }
@@ -399,6 +449,11 @@ fn limit_version1(path: &Path, controller: &str, limits: &Limits) -> Result<()> 
 
 /// Microseconds over which processor time is counted.
 const PERIOD: u64 = 100_000;
+
+/// Quota and period of a share of the processors.
+pub(crate) fn cpu(millis: u32) -> (u64, u64) {
+    (quota(millis), PERIOD)
+}
 
 fn quota(millis: u32) -> u64 {
     // The kernel refuses less than a millisecond.

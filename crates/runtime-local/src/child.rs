@@ -338,7 +338,7 @@ const EMPTY_PATH: OpenTreeFlags = OpenTreeFlags::AT_EMPTY_PATH;
 
 /// Opens a mount point. An image may have planted a link there, which would lead out of the new
 /// root: until the pivot the host's files are still around.
-fn beneath(root: BorrowedFd<'_>, path: &CStr) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn beneath(root: BorrowedFd<'_>, path: &CStr) -> rustix::io::Result<OwnedFd> {
     openat2(
         root,
         path,
@@ -348,7 +348,7 @@ fn beneath(root: BorrowedFd<'_>, path: &CStr) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> rustix::io::Result<()> {
+pub(crate) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, c"", target, c"", flags)
 }

@@ -13,7 +13,7 @@ use rustix::fs::{Gid, chown};
 use crate::{
     engine::Engine,
     error::{Doing as _, Result, impossible},
-    layer,
+    layer, oci,
     options::Step,
     ranges::Range,
     record::{Ledger, Place, Record, Stage},
@@ -39,6 +39,7 @@ impl Engine {
                 images: spec.images.clone(),
                 layer: spec.from.clone(),
                 resources: spec.resources,
+                class: spec.class,
                 sudo: spec.sudo,
                 network: spec.network.clone(),
                 process: None,
@@ -76,6 +77,7 @@ impl Engine {
 
     /// Refuses by name what this engine cannot do.
     fn admit_spec(&self, spec: &WorkloadSpec) -> Result<Image> {
+        oci::admit(spec.class)?;
         if let Some(mib) = spec.resources.and_then(|resources| resources.disk_mib) {
             self.disks.admit(mib)?;
         }
@@ -165,7 +167,10 @@ impl Engine {
         record.oom_kills = 0;
         record.boot_id = self.boot_id.clone();
         let durably = || place.write_record(&record, true);
-        let process = self.start(uid, place, &record, image, durably)?;
+        let process = match oci::Kind::of(record.class) {
+            None => self.start(uid, place, &record, image, durably)?,
+            Some(kind) => self.start_by(kind, uid, place, &record, image, |_| durably())?,
+        };
         record.stage = Stage::Made;
         record.process = Some(process.id.clone());
         place.write_process(&process.id)?;

@@ -76,7 +76,7 @@ impl Engine {
         self.options.reached(Step::Ungrouped);
         let place = self.place(uid);
         place.remove_process()?;
-        for path in [place.upper(), place.work(), place.inside()] {
+        for path in [place.upper(), place.work(), place.inside(), place.bundle()] {
             tree::remove(&path, &place.parking()).doing(format!("remove {}", path.display()))?;
         }
         self.disks.remove(uid, &place)?;

@@ -34,6 +34,16 @@ pub enum EngineError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// An OCI runtime failed.
+    #[error("{runtime} {doing}: {said}")]
+    Oci {
+        /// Which one.
+        runtime: &'static str,
+        /// What it was told to do.
+        doing: Box<str>,
+        /// What it said.
+        said: Box<str>,
+    },
     /// What is on disk is not what the engine wrote.
     #[error("{what} is damaged: {how}")]
     Damaged {
@@ -57,6 +67,7 @@ impl From<EngineError> for RuntimeError {
             EngineError::System { .. }
             | EngineError::Inside { .. }
             | EngineError::Lacking { .. }
+            | EngineError::Oci { .. }
             | EngineError::Damaged { .. } => Self::Failed(error.to_string().into()),
         }
     }

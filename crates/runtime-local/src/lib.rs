@@ -22,6 +22,7 @@
 //! | `runtime` | the port: which call runs which verb, one at a time for each sandbox |
 //! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
+//! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
 //! | `socket` | sockets in a sandbox's network namespace |
@@ -49,6 +50,7 @@ mod kernel;
 mod layer;
 mod mounts;
 mod network;
+mod oci;
 mod ranges;
 mod record;
 mod reset;

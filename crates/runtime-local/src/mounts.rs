@@ -135,8 +135,11 @@ fn fill_devices(dev: BorrowedFd<'_>, range: Range) -> rustix::io::Result<()> {
         symlinkat(target, dev, name)?;
         owner(name)?;
     }
-    for name in [c"pts", c"shm", c"mqueue"] {
-        mkdirat(dev, name, Mode::from_raw_mode(0o755))?;
+    // A runtime gives what it mounts there the mode of the mount point.
+    for (name, mode) in [(c"pts", 0o755), (c"shm", 0o1777), (c"mqueue", 0o755)] {
+        let mode = Mode::from_raw_mode(mode);
+        mkdirat(dev, name, mode)?;
+        chmodat(dev, name, mode, AtFlags::empty())?;
         owner(name)?;
     }
     Ok(())

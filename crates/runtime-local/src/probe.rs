@@ -17,6 +17,7 @@ use std::{borrow::Cow, fmt, path::Path};
 use serde::Serialize;
 
 pub use host::agent;
+pub(crate) use host::find_program;
 
 /// One thing that sandboxes need or can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

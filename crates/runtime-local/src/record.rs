@@ -18,6 +18,7 @@ use std::{
 use model::{
     Digest, Epoch, Generation, OperationId, StringMap,
     sandbox::{NetworkPolicy, Resources},
+    template::RuntimeClass,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,9 @@ pub(crate) struct Record {
     /// What it may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<Box<NetworkPolicy>>,
+    /// What isolates it.
+    #[serde(default)]
+    pub(crate) class: RuntimeClass,
     /// Whether setuid programs inside may raise privileges, up to root inside.
     #[serde(default)]
     pub(crate) sudo: bool,
@@ -177,6 +181,11 @@ impl Place {
     /// What it sees at `/run/dormouse`.
     pub(crate) fn inside(&self) -> PathBuf {
         self.0.join("inside")
+    }
+
+    /// What an OCI runtime is told about it and keeps of it.
+    pub(crate) fn bundle(&self) -> PathBuf {
+        self.0.join("oci")
     }
 
     /// Where its first process may say how it ended.

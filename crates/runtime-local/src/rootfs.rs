@@ -167,7 +167,7 @@ pub(crate) struct KernelFiles {
     read_only: Vec<&'static CStr>,
 }
 
-const HIDDEN: &[&CStr] = &[
+pub(crate) const HIDDEN: &[&CStr] = &[
     c"proc/acpi",
     c"proc/asound",
     c"proc/config.gz",
@@ -199,7 +199,7 @@ const HIDDEN: &[&CStr] = &[
     c"sys/kernel/tracing",
     c"sys/module",
 ];
-const READ_ONLY: &[&CStr] = &[c"proc/bus", c"proc/fs", c"proc/irq", c"proc/sys"];
+pub(crate) const READ_ONLY: &[&CStr] = &[c"proc/bus", c"proc/fs", c"proc/irq", c"proc/sys"];
 
 impl KernelFiles {
     /// Looks at what this kernel has.

@@ -4,13 +4,14 @@
 //! with `ENOSYS`, so that programs fall back as on an older kernel.
 
 mod calls;
+mod profile;
 mod program;
 
 use std::collections::BTreeMap;
 
 use libc::sock_filter;
 
-use calls::{ALLOWED, DENIED, NAMESPACES};
+use calls::{ALLOWED, Call, DENIED, NAMESPACES, call};
 use program::{Rule, Test, compile};
 
 /// `AUDIT_ARCH_*` of what this was built for.
@@ -31,6 +32,11 @@ impl Filter {
         Self(compile(ARCHITECTURE, &rules(), &UNKNOWN))
     }
 
+    /// The same as a document, for runtimes that compile their own.
+    pub(crate) fn profile() -> serde_json::Value {
+        profile::write(&all_rules())
+    }
+
     pub(crate) fn program(&self) -> &[sock_filter] {
         &self.0
     }
@@ -43,13 +49,14 @@ impl std::fmt::Debug for Filter {
 }
 
 fn rules() -> BTreeMap<u32, Rule> {
-    let mut rules = BTreeMap::new();
-    let mut set = |call: i64, rule: Rule| {
-        // Numbers of calls are small.
-        if let Ok(number) = u32::try_from(call) {
-            rules.insert(number, rule);
-        }
-    };
+    let numbered = |(call, rule): (Call, Rule)| Some((u32::try_from(call.1).ok()?, rule));
+    all_rules().into_iter().filter_map(numbered).collect()
+}
+
+/// The rule of every call that has one. A call has one rule only.
+fn all_rules() -> Vec<(Call, Rule)> {
+    let mut rules = Vec::new();
+    let mut set = |call: Call, rule: Rule| rules.push((call, rule));
     for call in ALLOWED {
         set(*call, Rule::Allow);
     }
@@ -69,18 +76,18 @@ fn rules() -> BTreeMap<u32, Rule> {
         libc::AF_NETLINK,
     ];
     set(
-        libc::SYS_socket,
+        call!(SYS_socket),
         only(0, families.map(i32::unsigned_abs).into()),
     );
     let personalities = vec![0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
-    set(libc::SYS_personality, only(0, personalities));
-    for call in [libc::SYS_clone, libc::SYS_unshare] {
+    set(call!(SYS_personality), only(0, personalities));
+    for call in [call!(SYS_clone), call!(SYS_unshare)] {
         set(call, all_but(0, Test::Has, NAMESPACES.into()));
     }
     // Typing into a terminal on somebody else's behalf.
     let terminals = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
     let terminals = terminals.map(|request| request as u32);
-    set(libc::SYS_ioctl, all_but(1, Test::Is, terminals.into()));
+    set(call!(SYS_ioctl), all_but(1, Test::Is, terminals.into()));
     rules
 }
 
@@ -172,8 +179,10 @@ mod tests {
 
     #[test]
     fn nothing_is_both_allowed_and_denied() {
-        for call in DENIED {
-            assert!(!ALLOWED.contains(call), "{call}");
-        }
+        let mut calls: Vec<_> = all_rules().into_iter().map(|(call, _)| call).collect();
+        let all = calls.len();
+        calls.sort_unstable();
+        calls.dedup();
+        assert_eq!(calls.len(), all);
     }
 }

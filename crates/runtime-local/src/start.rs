@@ -39,7 +39,7 @@ use crate::{
 
 /// What root inside may still do, all of it confined by namespaces. Not among them: mounting,
 /// devices, networks, modules, tracing, raw sockets.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
+pub(crate) const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -176,23 +176,28 @@ impl Engine {
                 .map_err(io::Error::from)
                 .doing("prepare the init program's arguments")
         };
-        let args = std::iter::once(INIT.to_string_lossy().into_owned())
+        let texts = |all: Vec<String>| all.into_iter().map(text).collect::<Result<Vec<_>>>();
+        let (args, env) = (texts(self.arguments())?, texts(Self::environment(uid))?);
+        Ok(Program::new(INIT.into(), args, env))
+    }
+
+    /// What the first process is called with, its name included.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        std::iter::once(INIT.to_string_lossy().into_owned())
             .chain(self.options.init_args.iter().cloned())
-            .map(text)
-            .collect::<Result<Vec<_>>>()?;
-        let env = [
+            .collect()
+    }
+
+    pub(crate) fn environment(uid: Uid) -> Vec<String> {
+        vec![
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
             "HOME=/root".into(),
             "LANG=C.UTF-8".into(),
             format!("DORMOUSE_UID={uid}"),
         ]
-        .map(text)
-        .into_iter()
-        .collect::<Result<Vec<_>>>()?;
-        Ok(Program::new(INIT.into(), args, env))
     }
 
-    fn rlimits(&self) -> [(Resource, Rlimit); 3] {
+    pub(crate) fn rlimits(&self) -> [(Resource, Rlimit); 3] {
         let at_most = |resource, wanted: u64| {
             // The server may lack the right to raise a limit.
             let hard = getrlimit(resource).maximum.unwrap_or(u64::MAX);
@@ -225,7 +230,7 @@ fn clone(cgroup: BorrowedFd<'_>, newborn: &Newborn, script: &Script<'_>) -> io::
 }
 
 /// Gives the process its user ids, and returns its user namespace.
-fn map_ids(pid: i32, record: &Record) -> Result<OwnedFd> {
+pub(crate) fn map_ids(pid: i32, record: &Record) -> Result<OwnedFd> {
     use io::Write as _;
     let map = record.range().map();
     for file in ["uid_map", "gid_map"] {

@@ -36,7 +36,7 @@ pub(crate) struct Cloned {
 /// # Safety
 /// Other threads may hold any lock, the allocator's included, at the moment of the clone. `child`
 /// must not allocate, lock, panic or return: only system calls on what was prepared before.
-pub(super) unsafe fn clone_with(
+pub(crate) unsafe fn clone_with(
     namespaces: i32,
     cgroup: Option<BorrowedFd<'_>>,
     child: impl FnOnce(),

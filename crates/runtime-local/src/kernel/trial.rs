@@ -1,5 +1,5 @@
-//! Children that only show what this kernel allows: they wait until they are let go, or try one
-//! thing and say how it went.
+//! Children that execute nothing: they hold namespaces until they are let go, or try one thing and
+//! say how it went.
 #![expect(
     unsafe_code,
     reason = "a clone asks for a promise about its child, and the refused call has no wrapper"
@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, BorrowedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
 };
 
 use libc::sock_filter;
@@ -17,7 +17,7 @@ use rustix::process::{
 
 use super::{
     clone::{Cloned, clone_with},
-    exec,
+    exec, loopback,
 };
 
 /// A child that waits until this is dropped.
@@ -29,6 +29,32 @@ impl Trial {
     pub(crate) fn start(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         // SAFETY: the child makes system calls only, and never returns.
         unsafe { clone_with(namespaces, cgroup, wait_for_ever) }.map(Self)
+    }
+
+    /// Starts one in a user and a network namespace whose loopback interface is up.
+    pub(crate) fn with_network(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+        let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let child = || {
+            let up = exec::keep_only(theirs.as_raw_fd()).and_then(|()| loopback::bring_up());
+            let said = match up {
+                Ok(()) => 0,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            let _ = rustix::io::write(exec::SERVER, &said.to_le_bytes());
+            wait_for_ever();
+        };
+        let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
+        // SAFETY: the child makes system calls only, and never returns.
+        let trial = Self(unsafe { clone_with(namespaces, cgroup, child) }?);
+        drop(theirs);
+        let mut said = [0; 4];
+        if rustix::io::read(&ours, &mut said)? != said.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match i32::from_le_bytes(said) {
+            0 => Ok(trial),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
     }
 
     pub(crate) const fn pid(&self) -> i32 {

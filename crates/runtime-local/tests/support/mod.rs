@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use model::{Generation, OperationId, StringMap, Uid};
+use model::{Generation, OperationId, StringMap, Uid, template::RuntimeClass};
 use runtime::{Fence, Runtime as _, WorkloadSpec};
 use runtime_local::{LocalRuntime, Options, Step};
 use serde::{Deserialize, Serialize};
@@ -204,11 +204,17 @@ pub(crate) fn fence_of(uid: Uid, generation: u64, operation: u64) -> Fence {
 
 /// Runs a server that dies at a step; if the verb never comes there, it just ends.
 pub(crate) fn die(host: &Host, verb: &str, step: Step) {
+    die_as(host, verb, step, RuntimeClass::Native);
+}
+
+/// The same, over a sandbox of this class.
+pub(crate) fn die_as(host: &Host, verb: &str, step: Step, class: RuntimeClass) {
     let status = std::process::Command::new(INIT)
         .args(["die", verb])
         .arg(&host.data)
         .arg(format!("{step:?}"))
         .arg(host.uids.start.to_string())
+        .arg(serde_json::to_string(&class).unwrap())
         .status()
         .unwrap();
     let killed = std::os::unix::process::ExitStatusExt::signal(&status);

@@ -7,7 +7,7 @@ use runtime::{Fence, Runtime as _, WorkloadSpec};
 use runtime_local::{LocalRuntime, Options, Step};
 
 /// Creates sandbox 1 in a data directory, or deletes it, and is gone without a word at the step.
-pub(crate) fn run(verb: &str, data_dir: &str, step: &str, first_uid: &str) {
+pub(crate) fn run(verb: &str, data_dir: &str, step: &str, first_uid: &str, class: &str) {
     let last = Step::ALL
         .into_iter()
         .find(|s| format!("{s:?}") == step)
@@ -29,6 +29,7 @@ pub(crate) fn run(verb: &str, data_dir: &str, step: &str, first_uid: &str) {
     };
     let spec = WorkloadSpec {
         images: [("main", "base")].into_iter().collect(),
+        class: serde_json::from_str(class).unwrap(),
         ..WorkloadSpec::default()
     };
     let threads = tokio::runtime::Runtime::new().unwrap();

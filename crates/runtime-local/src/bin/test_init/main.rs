@@ -35,7 +35,9 @@ fn main() {
         [] => serve(),
         ["attempts"] => attempts::list(),
         ["attempt", name, rest @ ..] => attempts::run(name, rest),
-        ["die", verb, data_dir, step, first_uid] => die::run(verb, data_dir, step, first_uid),
+        ["die", verb, data_dir, step, first_uid, class] => {
+            die::run(verb, data_dir, step, first_uid, class);
+        }
         other => panic!("what is {other:?}?"),
     }
 }
