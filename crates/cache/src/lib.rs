@@ -41,6 +41,7 @@
 //! | [`view`] | what of a record is kept: [`View`], [`Full`], indexes and their terms |
 //! | [`kinds`] | the indexes of each kind, and a name for each kind's cache |
 //! | [`routing`] | the trimmed view of sandboxes for gateways |
+//! | [`feed`] | a route table, fed from a store |
 //! | [`condition`] | what to wait for, and how to combine it |
 //! | `table` | the objects and their indexes at one version: plain data, no locks |
 //! | `reflector` | the one writer: list, watch, resume, relist |
@@ -51,6 +52,7 @@
 mod cache;
 mod changes;
 pub mod condition;
+pub mod feed;
 mod health;
 mod hold;
 pub mod kinds;
@@ -67,6 +69,7 @@ mod wait;
 
 pub use cache::{Cache, Options};
 pub use changes::Changes;
+pub use feed::RouteFeed;
 pub use health::{Health, StartError, Stats, StopReason, Undecodable, WaitError};
 pub use hold::{Hold, OperationConflict};
 pub use kinds::{

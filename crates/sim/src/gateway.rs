@@ -3,11 +3,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use kit::{Clock, Tasks};
-use model::{Sandbox, SandboxId, Spec as _, Version, sandbox::SandboxSpec};
+use cache::RouteFeed;
+use kit::{Clock, Entropy, Tasks};
+use model::{SandboxId, Version};
 use parking_lot::Mutex;
-use routes::{Deletion, Message, Route, Snapshot, Table, Writer};
-use store::{Query, Store, StoreError, StoreExt as _, WatchEvent};
+use routes::{Message, Route, Table, Writer};
+use store::Store;
 
 use crate::{checker::Checker, plant::Plant};
 
@@ -31,6 +32,7 @@ impl Gateway {
         name: usize,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        entropy: Arc<Entropy>,
         plant: Option<Plant>,
         tasks: &Tasks,
     ) -> Self {
@@ -42,18 +44,19 @@ impl Gateway {
         };
         let table = Arc::new(Table::new(limits));
         let outbox = Arc::default();
-        let feed = Feed {
+        let feed = RouteFeed {
             store,
             table: Arc::clone(&table),
             clock: Arc::clone(&clock),
-            outbox: Arc::clone(&outbox),
+            entropy,
         };
+        let heard = Arc::<Mutex<Vec<Message>>>::clone(&outbox);
         let stop = tasks.stopping().clone();
         tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = feed.follow() => {}
+                () = feed.follow(|message| heard.lock().push(message.clone())) => {}
             }
         });
         Self {
@@ -112,70 +115,5 @@ impl Gateway {
         if self.is_synced() {
             checker.sees_routes(self.name, &self.routes());
         }
-    }
-}
-
-/// The gateway's own watch.
-struct Feed {
-    store: Arc<dyn Store>,
-    table: Arc<Table>,
-    clock: Arc<dyn Clock>,
-    outbox: Arc<Mutex<Vec<Message>>>,
-}
-
-impl Feed {
-    async fn follow(&self) {
-        loop {
-            if let Err(error) = self.once().await {
-                tracing::trace!(%error, "gateway lists again");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-
-    async fn once(&self) -> Result<(), StoreError> {
-        let query = Query::kind(SandboxSpec::KIND);
-        let (sandboxes, version) = self.store.list_objects::<SandboxSpec>(&query).await?;
-        let routes = sandboxes
-            .iter()
-            .filter_map(Route::of)
-            .map(Arc::new)
-            .collect();
-        self.table
-            .replace_all(Snapshot { version, routes }, self.clock.monotonic());
-        let mut watch = self
-            .store
-            .watch(store::Scope::kind(SandboxSpec::KIND), version)
-            .await?;
-        loop {
-            let event = watch.next().await?;
-            let now = self.clock.monotonic();
-            if let Some(message) = message_of(&event)? {
-                self.outbox.lock().push(message.clone());
-                self.table.apply(Writer::Watch, message, now);
-            }
-            self.table.watch_passed(event.version(), now);
-        }
-    }
-}
-
-fn message_of(event: &WatchEvent) -> Result<Option<Message>, StoreError> {
-    match event {
-        WatchEvent::Put { record, .. } => {
-            let sandbox: Sandbox = record.decode()?;
-            Ok(Route::of(&sandbox).map(Message::from))
-        }
-        WatchEvent::Removed { record } => {
-            let Some(namespace) = record.meta.namespace.clone() else {
-                return Ok(None);
-            };
-            let (name, version) = (record.meta.name.clone(), record.version());
-            Ok(Some(Message::Delete(Deletion {
-                namespace,
-                name,
-                version,
-            })))
-        }
-        WatchEvent::Bookmark(_) => Ok(None),
     }
 }

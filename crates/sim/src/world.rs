@@ -157,6 +157,7 @@ impl World {
             name,
             self.desk(Role::Gateway),
             clock,
+            Arc::clone(&self.entropy),
             self.plant,
             &self.tasks,
         )
