@@ -8,7 +8,7 @@
 //! | [`resource`] | kinds by any of their names, and their paths |
 //! | [`manifest`] | objects from YAML and JSON files |
 //! | [`output`] | tables, YAML, JSON |
-//! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`] | one command each |
+//! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
 
@@ -19,6 +19,7 @@ mod delete;
 mod describe;
 pub mod exec;
 mod get;
+mod key;
 pub mod kubeconfig;
 mod manifest;
 mod merge;
@@ -76,6 +77,9 @@ kept. The last file is remembered in the same annotation that kubectl uses, so b
 
 A lost connection is taken up where it broke.")]
     Watch(watch::Arguments),
+    /// Make, list and revoke the API keys of a team
+    #[command(subcommand)]
+    Key(key::Command),
     /// Print the CustomResourceDefinitions of the kinds, for a Kubernetes cluster
     #[command(after_help = "Example:
   dormouse crds | kubectl apply -f -")]
@@ -93,6 +97,7 @@ pub async fn run(command: Command, is_root: bool) -> anyhow::Result<()> {
         Command::Apply(arguments) => apply::run(&arguments, is_root).await,
         Command::Delete(arguments) => delete::run(&arguments, is_root).await,
         Command::Watch(arguments) => watch::run(arguments, is_root).await,
+        Command::Key(command) => key::run(&command, is_root).await,
         Command::Crds => crds(),
     }
 }

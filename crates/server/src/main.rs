@@ -50,6 +50,7 @@ use config::{
   dormouse describe sandbox my-sandbox        everything about one, with its events
   dormouse watch sandboxes                    follow changes
   dormouse delete sandbox my-sandbox
+  dormouse key create ci                      a key for programs that use the API
   dormouse config                             what is configured, and by whom
   dormouse doctor                             what this host has of what sandboxes need"
 )]

@@ -278,8 +278,11 @@ fn a_reader_that_leaves_is_no_failure() {
 fn crds_are_printed_for_a_cluster() {
     let home = tempfile::tempdir().unwrap();
     let text = crate::server::run(crate::server::dormouse(home.path()).arg("crds"), "").ok();
-    assert_eq!(text.matches("kind: CustomResourceDefinition\n").count(), 5);
-    for name in ["sandboxes.dormouse.dev", "sandboxtemplates.dormouse.dev"] {
-        assert!(text.contains(&format!("name: {name}\n")), "{name}");
+    let kinds = &model::kinds::ALL;
+    let count = text.matches("kind: CustomResourceDefinition\n").count();
+    assert_eq!(count, kinds.len());
+    for kind in kinds {
+        let name = format!("name: {}.dormouse.dev\n", kind.plural);
+        assert!(text.contains(&name), "{name}");
     }
 }
