@@ -110,6 +110,9 @@ pub enum ImageError {
         /// What it tries.
         why: Hostile,
     },
+    /// No archive can hold what a sandbox has written, today or tomorrow.
+    #[error("{0}")]
+    Uncapturable(Box<str>),
     /// A tool that this host lacks, or that failed.
     #[error("{tool}: {why}. {remedy}")]
     Tool {
@@ -242,6 +245,7 @@ impl ImageError {
             | Self::Malformed { .. }
             | Self::TooLarge { .. }
             | Self::Hostile { .. }
+            | Self::Uncapturable(_)
             | Self::Damaged { .. } => false,
         }
     }
@@ -255,6 +259,7 @@ impl ImageError {
             | Self::Unknown { .. }
             | Self::Unauthorized { .. }
             | Self::Insecure { .. }
+            | Self::Uncapturable(_)
             | Self::Platform { .. } => Fault::Caller,
             Self::Unreachable { .. }
             | Self::Mismatch { .. }

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | [`capture`] | from an upper directory to an archive |
 //! | `archive` | the entries of an archive, whatever wrote it |
-//! | [`unpack`] | entries to files, beneath one directory |
+//! | [`unpack`], [`restore`] | entries to files, beneath one directory |
+//! | `sparse` | files with holes |
 //! | `lowers` | what the layers below say about a path |
 //! | [`ids`], `attributes` | ids inside and on the host, and attributes that hold ids |
 
@@ -23,10 +24,13 @@ mod attributes;
 pub mod capture;
 pub mod ids;
 mod lowers;
+pub mod restore;
+mod sparse;
 pub mod unpack;
 
 pub use capture::capture;
 pub use ids::Ids;
+pub use restore::restore;
 pub use unpack::{Limits, unpack};
 
 /// Deeper than anything but an attack, and shallow enough for a stack and a table of descriptors.
@@ -44,3 +48,6 @@ const HEX_XATTR: &str = "DORMOUSE.xattr.";
 const XATTR: &str = "SCHILY.xattr.";
 /// What makes a directory opaque for overlayfs.
 const OPAQUE_XATTR: &std::ffi::CStr = c"trusted.overlay.opaque";
+
+#[cfg(test)]
+mod tests;

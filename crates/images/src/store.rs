@@ -221,15 +221,15 @@ impl Store {
         Ok(true)
     }
 
-    /// Notes what a layer was captured on, before it gets its name.
+    /// Notes what a layer was captured on, if that is known, before it gets its name.
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn note_capture(&self, digest: &Digest, origin: &Origin) -> Result<()> {
+    pub fn note_capture(&self, digest: &Digest, origin: Option<&Origin>) -> Result<()> {
         // Two sandboxes may have the same layer: records are written one at a time.
         let _state = self.0.state.lock();
         let path = self.0.images.join("captures").join(hex(digest));
-        write_json(&path, &Some(origin))
+        write_json(&path, &origin)
     }
 
     /// What a layer was captured on; none if that is not known.

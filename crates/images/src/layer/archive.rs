@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use tar::{EntryType, Header};
 
-use super::{HEX_XATTR, LITERAL, XATTR};
+use super::{HEX_XATTR, LITERAL, XATTR, sparse};
 use crate::error::{Doing as _, Hostile, ImageError, Result};
 
 /// Size of a header, and what content is padded to.
@@ -44,6 +44,8 @@ pub(super) struct Entry {
     pub(super) mtime: (i64, u32),
     /// Not a whiteout, though its name looks like one.
     pub(super) literal: bool,
+    /// How long a file with holes is; its content is then a list of parts, and those.
+    pub(super) real_size: Option<u64>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -151,9 +153,13 @@ impl<R: Read> Archive<R> {
             EntryType::Char | EntryType::Block => Kind::Device,
             _ => return Err(self.bad(Hostile::Kind)),
         };
-        if records.sparse {
-            return Err(self.bad(Hostile::Kind));
-        }
+        let real_size = match records.sparse {
+            Sparse::No => None,
+            Sparse::Version(1, 0) if kind == Kind::File && records.real_size.is_some() => {
+                records.real_size
+            }
+            Sparse::Version(..) => return Err(self.bad(Hostile::Kind)),
+        };
         let link = match records.link {
             Some(link) => link,
             None => header.link_name_bytes().unwrap_or_default().into_owned(),
@@ -161,22 +167,34 @@ impl<R: Read> Archive<R> {
         if link.len() > MAX_PATH || link.contains(&0) {
             return Err(self.bad(Hostile::Link));
         }
-        let id = |recorded: Option<u64>, field: io::Result<u64>| {
-            let id = recorded.map_or(field, Ok).ok()?;
+        let field = |at: std::ops::Range<usize>, parsed: io::Result<u64>| {
+            // Some writers leave out what does not matter to them.
+            let blank = |byte: &u8| *byte == 0 || *byte == b' ';
+            match header.as_bytes()[at].iter().all(blank) {
+                true => Some(0),
+                false => parsed.ok(),
+            }
+        };
+        let id = |recorded: Option<u64>, at, parsed| {
+            let id = recorded.or_else(|| field(at, parsed))?;
             // The last one means "leave it".
             u32::try_from(id).ok().filter(|id| *id != u32::MAX)
         };
+        let mode = field(100..108, header.mode().map(u64::from));
         Ok(Entry {
             kind,
             link,
-            mode: header.mode().map_err(|_| self.bad(Hostile::Header))? & 0o7777,
-            uid: id(records.uid, header.uid()).ok_or_else(|| self.bad(Hostile::Owner))?,
-            gid: id(records.gid, header.gid()).ok_or_else(|| self.bad(Hostile::Owner))?,
+            mode: mode
+                .and_then(|mode| u32::try_from(mode & 0o7777).ok())
+                .ok_or_else(|| self.bad(Hostile::Header))?,
+            uid: id(records.uid, 108..116, header.uid()).ok_or_else(|| self.bad(Hostile::Owner))?,
+            gid: id(records.gid, 116..124, header.gid()).ok_or_else(|| self.bad(Hostile::Owner))?,
             mtime: records.mtime.unwrap_or_else(|| {
                 let seconds = header.mtime().unwrap_or(0);
                 (i64::try_from(seconds).unwrap_or(0), 0)
             }),
             literal: records.literal,
+            real_size,
             xattrs: records.xattrs,
             path,
         })
@@ -291,6 +309,30 @@ impl<R: Read> Archive<R> {
     }
 }
 
+/// The content of the entry at hand, for what reads from anything.
+pub(super) struct Content<'a, R> {
+    archive: &'a mut Archive<R>,
+    pub(super) failure: Option<ImageError>,
+}
+
+impl<'a, R: Read> Content<'a, R> {
+    pub(super) const fn of(archive: &'a mut Archive<R>) -> Self {
+        Self {
+            archive,
+            failure: None,
+        }
+    }
+}
+
+impl<R: Read> Read for Content<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.archive.read(buffer).map_err(|error| {
+            self.failure = Some(error);
+            io::Error::other("the archive failed")
+        })
+    }
+}
+
 fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.iter().position(|byte| *byte == 0);
     bytes.truncate(end.unwrap_or(bytes.len()));
@@ -307,8 +349,17 @@ struct Records {
     gid: Option<u64>,
     mtime: Option<(i64, u32)>,
     literal: bool,
-    sparse: bool,
+    sparse: Sparse,
+    real_size: Option<u64>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Whether and how a file has its holes left out.
+#[derive(Clone, Copy, Default)]
+enum Sparse {
+    #[default]
+    No,
+    Version(u64, u64),
 }
 
 impl Records {
@@ -339,7 +390,20 @@ impl Records {
             "gid" => self.gid = Some(number()?),
             "mtime" => self.mtime = Some(parse_time(value)?),
             LITERAL => self.literal = true,
-            _ if key.starts_with("GNU.sparse.") => self.sparse = true,
+            sparse::NAME => self.path = Some(value.to_vec()),
+            sparse::REAL_SIZE => self.real_size = Some(number()?),
+            sparse::MAJOR | sparse::MINOR => {
+                let (major, minor) = match self.sparse {
+                    Sparse::No => (0, 0),
+                    Sparse::Version(major, minor) => (major, minor),
+                };
+                self.sparse = match key == sparse::MAJOR {
+                    true => Sparse::Version(number()?, minor),
+                    false => Sparse::Version(major, number()?),
+                };
+            }
+            // An older way to say it.
+            _ if key.starts_with("GNU.sparse.") => self.sparse = Sparse::Version(0, 1),
             _ => {
                 let name = match key.strip_prefix(XATTR) {
                     Some(name) => name.as_bytes().to_vec(),

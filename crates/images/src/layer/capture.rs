@@ -19,35 +19,54 @@ use tar::{Builder, EntryType, Header};
 use super::{
     DEPTH, HEX_XATTR, Ids, LITERAL, OPAQUE, WHITEOUT, XATTR,
     attributes::{Way, is_kept, translate},
+    sparse,
 };
 use crate::{
     digest::{Hashing, finish, hex},
-    error::{Doing as _, Result},
+    error::{Doing as _, ImageError, Result},
 };
 
+/// Why there is no archive.
+#[derive(Debug)]
+enum Failure {
+    Io(io::Error),
+    /// No archive can hold this, today or tomorrow.
+    Refused(String),
+}
+
+impl<E: Into<io::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Io(error.into())
+    }
+}
+
 /// Writes the archive of a directory that nobody changes meanwhile; when this returns it is
-/// durable under the name of its digest. `temporary` is a name no other capture uses. `note` is
-/// called with the digest before the file gets its name, so that whoever finds the one can rely on
-/// the other.
+/// durable under the name of its digest. `temporary` is a name no other capture uses. An archive
+/// of more than `most` bytes is refused before it is written. `note` is called with the digest
+/// before the file gets its name, so that whoever finds the one can rely on the other.
 ///
 /// # Errors
-/// If the directory cannot be read, or the archive not be kept; then there is none.
+/// If the directory cannot be read or not be kept; then there is no archive.
 pub fn capture(
     upper: &Path,
     ids: Ids,
     layers: &Path,
     temporary: &str,
+    most: u64,
     note: impl FnOnce(&Digest) -> Result<()>,
 ) -> Result<(Digest, u64)> {
     let new = layers.join(temporary);
     let file = File::create(&new).doing("make the layer's file")?;
-    let written = write(upper, ids, file);
+    let written = write(upper, ids, file, most);
     let (digest, size) = match written {
         Ok(done) => done,
         Err(error) => {
             // The failure says more than a leftover that the next capture overwrites.
             let _ = fs::remove_file(&new);
-            return Err(error).doing("archive the writable layer");
+            return match error {
+                Failure::Io(error) => Err(error).doing("archive the writable layer"),
+                Failure::Refused(reason) => Err(ImageError::Uncapturable(reason.into())),
+            };
         }
     };
     if let Err(error) = note(&digest) {
@@ -61,11 +80,12 @@ pub fn capture(
     Ok((digest, size))
 }
 
-fn write(upper: &Path, ids: Ids, file: File) -> io::Result<(Digest, u64)> {
+fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64), Failure> {
     let hashing = Hashing::new(BufWriter::with_capacity(1 << 18, file));
     let mut walk = Walk {
         tar: Builder::new(hashing),
         ids,
+        left: most,
         links: HashMap::new(),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -85,6 +105,8 @@ fn write(upper: &Path, ids: Ids, file: File) -> io::Result<(Digest, u64)> {
 struct Walk<W: Write> {
     tar: Builder<W>,
     ids: Ids,
+    /// How many bytes the archive may still grow by.
+    left: u64,
     /// The first name of each file that has several.
     links: HashMap<(u64, u64), Vec<u8>>,
 }
@@ -97,22 +119,16 @@ impl<W: Write> Walk<W> {
         stat: &Stat,
         path: &mut Vec<u8>,
         depth: usize,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failure> {
         if depth > DEPTH {
-            return Err(io::Error::other(format!(
+            return Err(Failure::Refused(format!(
                 "directories are nested more than {DEPTH} deep"
             )));
         }
         let extra = xattrs(fd, self.ids)?;
         let mut name = path.clone();
         name.extend(if path.is_empty() { &b"./"[..] } else { b"/" });
-        self.entry(
-            EntryType::Directory,
-            &name,
-            stat,
-            extra.kept,
-            &mut io::empty(),
-        )?;
+        self.entry(EntryType::Directory, &name, stat, extra.kept)?;
         if extra.opaque {
             name.truncate(path.len() + usize::from(!path.is_empty()));
             if path.is_empty() {
@@ -147,7 +163,7 @@ impl<W: Write> Walk<W> {
         name: &CStr,
         path: &mut Vec<u8>,
         depth: usize,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failure> {
         let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let open = |flags| {
@@ -186,7 +202,7 @@ impl<W: Write> Walk<W> {
             let file = (stat.st_dev, stat.st_ino);
             if let Some(first) = self.links.get(&file) {
                 pax.push(("linkpath".into(), first.clone()));
-                return self.entry(EntryType::Link, path, &stat, pax, &mut io::empty());
+                return self.entry(EntryType::Link, path, &stat, pax);
             }
             self.links.insert(file, path.clone());
         }
@@ -195,40 +211,84 @@ impl<W: Write> Walk<W> {
                 // Not waiting for anything: a name may have been exchanged for a pipe.
                 let file = File::from(open(OFlags::RDONLY | OFlags::NONBLOCK)?);
                 pax.extend(xattrs(file.as_fd(), self.ids)?.kept);
-                // Exactly as long as the header says; a file that is shorter now is an error.
-                let mut content = file.take(size(&stat)?);
-                self.entry(EntryType::Regular, path, &stat, pax, &mut content)
+                self.file(path, &stat, &file, pax)
             }
             FileType::Symlink => {
                 let target = readlinkat(parent, name, Vec::new())?;
                 pax.push(("linkpath".into(), target.into_bytes()));
-                self.entry(EntryType::Symlink, path, &stat, pax, &mut io::empty())
+                self.entry(EntryType::Symlink, path, &stat, pax)
             }
-            FileType::Fifo => self.entry(EntryType::Fifo, path, &stat, pax, &mut io::empty()),
-            other => Err(io::Error::other(format!(
+            FileType::Fifo => self.entry(EntryType::Fifo, path, &stat, pax),
+            other => Err(Failure::Refused(format!(
                 "{} is a {other:?}, which no sandbox can make",
                 String::from_utf8_lossy(path)
             ))),
         }
     }
 
+    /// A regular file, without its holes.
+    fn file(
+        &mut self,
+        path: &[u8],
+        stat: &Stat,
+        file: &File,
+        mut pax: Vec<(String, Vec<u8>)>,
+    ) -> Result<(), Failure> {
+        let size = u64::try_from(stat.st_size).map_err(io::Error::other)?;
+        let whole = [(0, size)];
+        let parts = sparse::parts(file, size)?;
+        let (list, parts) = match &parts {
+            None => (Vec::new(), &whole[..]),
+            Some(parts) if parts.len() > sparse::MAX_PARTS => {
+                return Err(Failure::Refused(format!(
+                    "{} has more than {} holes",
+                    String::from_utf8_lossy(path),
+                    sparse::MAX_PARTS
+                )));
+            }
+            Some(parts) => {
+                let mut record = |key: &str, value: Vec<u8>| pax.push((key.into(), value));
+                record(sparse::MAJOR, b"1".into());
+                record(sparse::MINOR, b"0".into());
+                record(sparse::NAME, path.into());
+                record(sparse::REAL_SIZE, size.to_string().into_bytes());
+                (sparse::list(parts), parts.as_slice())
+            }
+        };
+        let length = list.len() as u64 + sparse::data(parts);
+        let mut content = list.as_slice().chain(sparse::Data::new(file, parts));
+        let header = self.header(EntryType::Regular, stat, length, &mut pax);
+        self.append(header, path, pax, length, &mut content)
+    }
+
     /// An empty file that says something about its neighbours.
-    fn marker(&mut self, path: &[u8]) -> io::Result<()> {
+    fn marker(&mut self, path: &[u8]) -> Result<(), Failure> {
         let mut header = Header::new_ustar();
         header.set_entry_type(EntryType::Regular);
         header.set_mode(0);
         header.set_size(0);
-        self.append(header, path, Vec::new(), &mut io::empty())
+        self.append(header, path, Vec::new(), 0, &mut io::empty())
     }
 
+    /// Anything without content.
     fn entry(
         &mut self,
         kind: EntryType,
         path: &[u8],
         stat: &Stat,
         mut pax: Vec<(String, Vec<u8>)>,
-        content: &mut dyn io::Read,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failure> {
+        let header = self.header(kind, stat, 0, &mut pax);
+        self.append(header, path, pax, 0, &mut io::empty())
+    }
+
+    fn header(
+        &self,
+        kind: EntryType,
+        stat: &Stat,
+        length: u64,
+        pax: &mut Vec<(String, Vec<u8>)>,
+    ) -> Header {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_mode(stat.st_mode & 0o7777);
@@ -236,15 +296,11 @@ impl<W: Write> Walk<W> {
         let inside = |id| u64::from(self.ids.inside(id).unwrap_or(65_534));
         header.set_uid(inside(stat.st_uid));
         header.set_gid(inside(stat.st_gid));
-        header.set_size(if kind == EntryType::Regular {
-            size(stat)?
-        } else {
-            0
-        });
+        header.set_size(length);
         header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
         let mtime = format!("{}.{:09}", stat.st_mtime, stat.st_mtime_nsec);
         pax.push(("mtime".into(), mtime.into_bytes()));
-        self.append(header, path, pax, content)
+        header
     }
 
     fn append(
@@ -252,8 +308,18 @@ impl<W: Write> Walk<W> {
         mut header: Header,
         path: &[u8],
         mut pax: Vec<(String, Vec<u8>)>,
+        length: u64,
         content: &mut dyn io::Read,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failure> {
+        // Its header, its records and its content, about.
+        let records: usize = pax.iter().map(|(k, v)| k.len() + v.len() + 32).sum();
+        let more = 1024 + records as u64 + length;
+        self.left = self.left.checked_sub(more).ok_or_else(|| {
+            Failure::Refused(format!(
+                "the writable layer is larger than a snapshot may be: it ends at {}",
+                String::from_utf8_lossy(path)
+            ))
+        })?;
         let field = &mut header.as_mut_bytes()[..100];
         let fits = path.len().min(field.len());
         field[..fits].copy_from_slice(&path[..fits]);
@@ -267,12 +333,8 @@ impl<W: Write> Walk<W> {
                 .map(|(key, value)| (key.as_str(), value.as_slice()));
             self.tar.append_pax_extensions(records)?;
         }
-        self.tar.append(&header, content)
+        Ok(self.tar.append(&header, content)?)
     }
-}
-
-fn size(stat: &Stat) -> io::Result<u64> {
-    u64::try_from(stat.st_size).map_err(io::Error::other)
 }
 
 struct Xattrs {

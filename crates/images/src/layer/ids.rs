@@ -35,3 +35,18 @@ impl Ids {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_outside_the_range_have_no_place_inside() {
+        let ids = Ids::From(1 << 20);
+        assert_eq!(ids.inside((1 << 20) + 5), Some(5));
+        assert_eq!(ids.inside(0), None);
+        assert_eq!(ids.inside((1 << 20) + COUNT), None);
+        assert_eq!(ids.outside(COUNT), None);
+        assert_eq!(Ids::Same.outside(COUNT), Some(COUNT));
+    }
+}

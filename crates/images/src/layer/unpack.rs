@@ -8,7 +8,7 @@
 use std::{
     ffi::{CStr, CString},
     fs::File,
-    io::{Read, Write as _},
+    io::{self, Read, Seek as _, Write as _},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -24,9 +24,10 @@ use rustix::{
 
 use super::{
     DEPTH, Ids, OPAQUE, OPAQUE_XATTR, WHITEOUT,
-    archive::{Archive, Entry, Kind},
+    archive::{Archive, Content, Entry, Kind},
     attributes::{Way, is_kept, translate},
     lowers::{Below, Lowers, xattrs},
+    sparse,
 };
 use crate::error::{Doing as _, Hostile, Result};
 
@@ -140,13 +141,9 @@ impl Unpack<'_> {
                     | OFlags::CLOEXEC;
                 let private = Mode::from_raw_mode(0o600);
                 let mut file = File::from(on.make(&name, || openat(there, &name, flags, private))?);
-                loop {
-                    match archive.read(&mut self.buffer)? {
-                        0 => break,
-                        read => file
-                            .write_all(&self.buffer[..read])
-                            .doing("write a file of the layer")?,
-                    }
+                match entry.real_size {
+                    None => self.copy(archive, &mut file, u64::MAX).map(drop)?,
+                    Some(size) => self.copy_parts(entry, archive, &mut file, size)?,
                 }
                 dress(file.as_fd(), owner, mode, entry, self.ids)?;
                 futimens(&file, &times(entry)).doing("set the times of a file")
@@ -169,6 +166,62 @@ impl Unpack<'_> {
             }
             Kind::Device => Ok(()),
         }
+    }
+
+    /// Writes content to a file, up to `most` bytes.
+    fn copy<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        file: &mut File,
+        most: u64,
+    ) -> Result<u64> {
+        let mut copied = 0;
+        while copied < most {
+            let room = usize::try_from(most - copied)
+                .map_or(self.buffer.len(), |left| left.min(self.buffer.len()));
+            match archive.read(&mut self.buffer[..room])? {
+                0 => break,
+                read => {
+                    let written = file.write_all(&self.buffer[..read]);
+                    written.doing("write a file of the layer")?;
+                    copied += read as u64;
+                }
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Writes the parts of a file that hold data; the rest of it stays a hole.
+    fn copy_parts<R: Read>(
+        &mut self,
+        entry: &Entry,
+        archive: &mut Archive<R>,
+        file: &mut File,
+        size: u64,
+    ) -> Result<()> {
+        let mut content = Content::of(archive);
+        let parts = sparse::read_list(&mut content, size).map_err(|_| {
+            let failure = content.failure.take();
+            failure.unwrap_or_else(|| entry.hostile(Hostile::Records))
+        })?;
+        match file.set_len(size) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                return Err(entry.hostile(Hostile::Bytes));
+            }
+            // Beyond what any file can be.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(entry.hostile(Hostile::Bytes));
+            }
+            other => other.doing("make a file of the layer")?,
+        }
+        for (begin, length) in parts {
+            let moved = file.seek(io::SeekFrom::Start(begin));
+            moved.doing("write a file of the layer")?;
+            if self.copy(archive, file, length)? != length {
+                return Err(entry.hostile(Hostile::Cut));
+            }
+        }
+        Ok(())
     }
 
     fn top_itself(&mut self, entry: &Entry) -> Result<()> {

@@ -161,9 +161,10 @@ impl Session<'_> {
             let _ = std::fs::remove_file(&partial);
             return Err(error);
         }
+        // Its lock is held until it has its name: whoever waits for it finds the one or the other.
         let file = arrived.file;
-        let synced = blocking(move || file.sync_all()).await?;
-        synced.doing("make a download durable")?;
+        let synced = blocking(move || file.sync_all().map(|()| file)).await?;
+        let _file = synced.doing("make a download durable")?;
         store.name_blob(&partial, &digest)
     }
 

@@ -327,7 +327,31 @@ fn corpus() -> Vec<(&'static str, Hostile, Vec<u8>)> {
             tar().head(&head(b'S', b"sparse"), b"").end(),
         ),
         (
-            "a sparse file",
+            "a sparse file whose parts are none",
+            Records,
+            tar()
+                .records(&[
+                    ("GNU.sparse.major", b"1"),
+                    ("GNU.sparse.minor", b"0"),
+                    ("GNU.sparse.realsize", b"100"),
+                ])
+                .file("sparse", &[b'x'; 512])
+                .end(),
+        ),
+        (
+            "a sparse file longer than any",
+            Bytes,
+            tar()
+                .records(&[
+                    ("GNU.sparse.major", b"1"),
+                    ("GNU.sparse.minor", b"0"),
+                    ("GNU.sparse.realsize", b"9223372036854775807"),
+                ])
+                .file("sparse", &[b"0\n".as_slice(), &[0; 510]].concat())
+                .end(),
+        ),
+        (
+            "a sparse file of no size",
             Kind,
             tar()
                 .records(&[("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")])

@@ -118,7 +118,7 @@ fn captured_layers_go_only_if_it_is_known_who_needs_them() {
     let digest = image[0].image.digest().clone();
     let origin = Origin::Image { digest };
     let new = images::digest::digest_of(b"new");
-    store.note_capture(&new, &origin).unwrap();
+    store.note_capture(&new, Some(&origin)).unwrap();
     capture(b"new");
     drop(image);
     store.remove("a.example/x:1").unwrap();
