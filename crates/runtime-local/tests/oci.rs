@@ -241,3 +241,38 @@ async fn a_start_that_runc_refuses_says_why_and_leaves_nothing() {
     assert!(text.contains("runc create"), "{text}");
     assert_eq!(Inventory::take(&host), before);
 }
+
+/// Where the runtime is not installed; here a mount hides it from a server.
+#[tokio::test]
+async fn a_class_whose_runtime_is_missing_is_refused_by_name_with_what_to_do() {
+    let host = Host::new();
+    for (class, program, remedy) in [
+        ("Runc", "runc", "apt-get install runc"),
+        ("Runsc", "runsc", "put gVisor's runsc"),
+    ] {
+        let hide = format!(
+            "for d in $(echo $PATH | tr : ' ') /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin; do \
+             if [ -e $d/{program} ]; then mount --bind /dev/null $d/{program}; fi; done; exec \"$0\" \"$@\""
+        );
+        let output = std::process::Command::new("unshare")
+            .args([
+                "--mount",
+                "sh",
+                "-ec",
+                &hide,
+                support::INIT,
+                "die",
+                "create",
+            ])
+            .arg(&host.data)
+            .arg("Emptied")
+            .arg(host.uids.start.to_string())
+            .arg(format!("\"{class}\""))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("runtimeClass"), "{said}");
+        assert!(said.contains(remedy), "{said}");
+    }
+    assert!(Inventory::take(&host).is_clear());
+}
