@@ -49,6 +49,13 @@ impl Caller {
         }
     }
 
+    /// Whether this caller may make, rename and revoke the keys of its team. One that is limited
+    /// itself may not: with a new key it would be free of its limits.
+    #[must_use]
+    pub fn may_manage_keys(&self) -> bool {
+        self.key_quotas == Quotas::default()
+    }
+
     /// What counts against this caller's quotas.
     #[must_use]
     pub fn account(&self) -> Account {

@@ -61,6 +61,10 @@ async fn a_key_says_whose_it_is_and_what_may_be_had_with_it() {
     assert_eq!((caller.team_quotas, caller.key_quotas), (quotas, own));
     assert_eq!(caller.limits.max_timeout_seconds, Some(60));
 
+    assert!(!caller.may_manage_keys(), "a new key would have no limits");
+    let free = world.caller("blue", unlimited()).await;
+    assert!(free.may_manage_keys());
+
     let owner = caller.owner();
     assert_eq!(owner.key.as_ref(), Some(&caller.key));
     assert_eq!(world.keys.find_account(&owner), Some(caller.account()));
