@@ -1,0 +1,185 @@
+//! What clients are sent.
+
+use std::{
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use model::SandboxId;
+use thiserror::Error;
+
+use crate::{link::Open, metrics::Outcome, pool::Key, upstream::Upstream, worker::Worker};
+
+/// The body of an answer, and the mark that its request is open until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Body {
+    content: Content,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Own(Option<Bytes>),
+    Sandbox(Relay),
+    Fallback(axum::body::Body),
+}
+
+/// The rest of a body does not come.
+#[derive(Debug, Error)]
+pub(crate) enum BodyError {
+    #[error("the sandbox ended in the middle of its answer")]
+    Sandbox(#[source] hyper::Error),
+    #[error("the inner service ended in the middle of its answer")]
+    Fallback(#[source] axum::Error),
+}
+
+impl Body {
+    pub(crate) fn own(bytes: Bytes, open: Open) -> Self {
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self {
+            content: Content::Own(bytes),
+            open: Some(open),
+        }
+    }
+
+    /// None, for an answer whose request goes on otherwise.
+    pub(crate) const fn none() -> Self {
+        Self {
+            content: Content::Own(None),
+            open: None,
+        }
+    }
+
+    pub(crate) fn fallback(body: axum::body::Body, open: Open) -> Self {
+        Self {
+            content: Content::Fallback(body),
+            open: Some(open),
+        }
+    }
+
+    pub(crate) fn sandbox(relay: Relay, mut open: Open) -> Self {
+        if relay.is_whole() {
+            open.ended(Outcome::Forwarded);
+        }
+        Self {
+            content: Content::Sandbox(relay),
+            open: Some(open),
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        match &mut this.content {
+            Content::Own(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Content::Sandbox(relay) => {
+                let frame = relay.poll_frame(context);
+                if let Some(open) = &mut this.open {
+                    match &frame {
+                        Poll::Ready(Some(Err(_))) => open.cut_short(),
+                        Poll::Ready(_) if relay.is_whole() => open.ended(Outcome::Forwarded),
+                        Poll::Ready(_) | Poll::Pending => {}
+                    }
+                }
+                frame.map_err(BodyError::Sandbox)
+            }
+            Content::Fallback(body) => Pin::new(body)
+                .poll_frame(context)
+                .map_err(BodyError::Fallback),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Own(bytes) => bytes.is_none(),
+            Content::Sandbox(relay) => relay.is_whole(),
+            Content::Fallback(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Sandbox(relay) => relay.incoming.size_hint(),
+            Content::Fallback(body) => body.size_hint(),
+        }
+    }
+}
+
+/// A sandbox's body on its way, and the connection it comes from. At its end the connection goes
+/// back to the pool; before it, dropping this closes the connection.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    incoming: Incoming,
+    upstream: Option<Upstream>,
+    is_over: bool,
+    worker: Rc<Worker>,
+    key: Key,
+    id: SandboxId,
+}
+
+impl Relay {
+    pub(crate) fn new(
+        incoming: Incoming,
+        upstream: Upstream,
+        worker: Rc<Worker>,
+        key: Key,
+        id: SandboxId,
+    ) -> Self {
+        Self {
+            incoming,
+            upstream: Some(upstream),
+            is_over: false,
+            worker,
+            key,
+            id,
+        }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_over || self.incoming.is_end_stream()
+    }
+
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        // Frames only ever come from driving the connection, so only that needs the waker.
+        let mut quiet = Context::from_waker(Waker::noop());
+        let mut frame = Pin::new(&mut self.incoming).poll_frame(&mut quiet);
+        if frame.is_pending()
+            && let Some(upstream) = &mut self.upstream
+        {
+            upstream.drive(context);
+            frame = Pin::new(&mut self.incoming).poll_frame(&mut quiet);
+        }
+        match &frame {
+            Poll::Ready(None) => self.is_over = true,
+            Poll::Ready(Some(Err(_))) => self.upstream = None,
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        }
+        frame
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if self.is_whole()
+            && let Some(upstream) = self.upstream.take()
+        {
+            self.worker.keep(self.key, &self.id, upstream);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who may pass to which port.
+//!
+//! This comes before any look at the sandbox's state: a caller without the token learns nothing
+//! of it and wakes nothing.
+
+use http::{HeaderMap, HeaderName, Method, header};
+use routes::{Route, TokenHash};
+use sha2::{Digest as _, Sha256};
+
+use crate::{address::Port, answer::Refusal, signature};
+
+/// What the agent's port wants.
+pub(crate) const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
+/// What other ports want, where public traffic is off.
+pub(crate) const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+
+/// How a request passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// It may do what the port allows, and wake.
+    Full,
+    /// A signed URL of a file: the agent checks the signature. It may wake only if the gateway has
+    /// checked it too.
+    Signed,
+    /// A browser's question before the real request. It carries no token, so it wakes nothing.
+    Preflight,
+}
+
+/// Asks the gate of a port.
+pub(crate) fn ask(
+    route: &Route,
+    port: Port,
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Pass, Refusal> {
+    let is_agent = port == Port::AGENT;
+    let (gate, name, refusal) = if is_agent {
+        (&route.agent, ACCESS_TOKEN, Refusal::Unauthorized)
+    } else {
+        (&route.traffic, TRAFFIC_TOKEN, Refusal::Forbidden)
+    };
+    match gate {
+        routes::Gate::Open => return Ok(Pass::Full),
+        routes::Gate::Closed => return Err(refusal),
+        routes::Gate::Token(_) => {}
+    }
+    if let Some(token) = headers.get(name) {
+        let hash = TokenHash(Sha256::digest(token.as_bytes()).into());
+        return if gate.admits(Some(&hash)) {
+            Ok(Pass::Full)
+        } else {
+            Err(refusal)
+        };
+    }
+    if is_preflight(method, headers) {
+        return Ok(Pass::Preflight);
+    }
+    if is_agent && signature::is_signed(method, path, query) {
+        return Ok(Pass::Signed);
+    }
+    Err(refusal)
+}
+
+fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    method == Method::OPTIONS
+        && headers.contains_key(header::ORIGIN)
+        && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Routes of the agent's that only the platform itself may use.
+const INTERNAL: [&str; 7] = [
+    "init", "freeze", "unfreeze", "collapse", "fsfreeze", "fsthaw", "upgrade",
+];
+
+/// Whether a path of the agent's port is the platform's alone, however it is spelled.
+pub(crate) fn is_internal(path: &str) -> bool {
+    // The common case, and the only one without a copy: a call of a service, or of a file.
+    let first = path.strip_prefix('/').unwrap_or(path);
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_uppercase() || b == b'.';
+    if let Some((segment, rest)) = first.split_once('/')
+        && segment.contains('.')
+        && !segment.starts_with('.')
+        && segment.bytes().all(is_plain)
+        && rest.bytes().all(|b| b.is_ascii_alphabetic())
+    {
+        return false;
+    }
+    let decoded = signature::decode(path, signature::Plus::Stays);
+    let text = String::from_utf8_lossy(&decoded).to_ascii_lowercase();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in text.split(['/', '\\']) {
+        // A matrix parameter is not part of a name.
+        match segment.split(';').next().unwrap_or(segment).trim() {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            name => segments.push(name),
+        }
+    }
+    segments.len() == 1 && INTERNAL.contains(&segments[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internal_routes_are_internal_in_every_spelling() {
+        for path in [
+            "/init",
+            "//init",
+            "/init/",
+            "/./init",
+            "/x/../init",
+            "/%69nit",
+            "/INIT",
+            "/init;a=b",
+            "/%2finit",
+            "/freeze",
+            "/fsthaw",
+            "/upgrade",
+            "\\init",
+            "/a.b/../init",
+        ] {
+            assert!(is_internal(path), "{path}");
+        }
+        for path in [
+            "/",
+            "/files",
+            "/health",
+            "/initial",
+            "/process.Process/Start",
+            "/x/init",
+            "*",
+            "",
+            "/%69nit%",
+        ] {
+            assert!(!is_internal(path), "{path}");
+        }
+    }
+}

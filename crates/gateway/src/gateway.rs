@@ -1,0 +1,260 @@
+//! Starts a gateway, and stops it.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use ::runtime::Inside;
+use auth::Seal;
+use kit::{Clock, Entropy};
+use routes::Table;
+use rustls::ServerConfig;
+use thiserror::Error;
+use tokio::{
+    net::TcpSocket,
+    runtime::{Builder, Handle},
+    sync::{Semaphore, oneshot},
+    task::LocalSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    activity::Activity,
+    address::Hosts,
+    metrics::{Counters, Metrics},
+    options::Options,
+    wake::Wake,
+    worker::{Door, Stop, Worker},
+};
+
+/// How many connections the kernel holds before they are accepted, per thread.
+const BACKLOG: u32 = 1024;
+
+/// What a gateway needs of others.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Where sandboxes are.
+    pub routes: Arc<Table>,
+    /// How to get into their networks.
+    pub inside: Arc<dyn Inside>,
+    /// How they are woken.
+    pub wake: Arc<dyn Wake>,
+    /// From which their tokens are derived, to find and check signed URLs.
+    pub seal: Option<Seal>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<Entropy>,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The address; port 0 for any free one.
+    pub address: SocketAddr,
+    /// With TLS as this says. The certificates, and whether HTTP/2 is offered, are its affair.
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Somebody listens there already, or may not.
+    #[error("listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The machine gives no thread or event queue.
+    #[error("start a thread of the gateway")]
+    Thread(#[source] io::Error),
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) ports: Ports,
+    pub(crate) options: Options,
+    pub(crate) hosts: Hosts,
+    pub(crate) activity: Activity,
+    pub(crate) fallback: Option<axum::Router>,
+    /// The runtime of whoever started the gateway.
+    pub(crate) outside: Handle,
+    /// One search for a signed URL's sandbox at a time.
+    pub(crate) searches: Semaphore,
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct Gateway {
+    addresses: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+    metrics: Metrics,
+    stop: Stop,
+    /// From each thread when it ends: how many connections it dropped.
+    ends: Vec<oneshot::Receiver<usize>>,
+}
+
+impl Gateway {
+    /// Binds the addresses and starts the threads. Requests that are for no sandbox go to
+    /// `fallback`, on the runtime this is called in.
+    ///
+    /// # Errors
+    /// If an address cannot be had, or a thread.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start(
+        ports: Ports,
+        mut options: Options,
+        listens: Vec<Listen>,
+        fallback: Option<axum::Router>,
+    ) -> Result<Self, StartError> {
+        options.threads = options.threads.max(1);
+        let threads = options.threads;
+        let mut addresses = Vec::new();
+        let mut doors: Vec<Vec<Door>> = (0..threads).map(|_| Vec::new()).collect();
+        for listen in listens {
+            let bound = bind(listen.address, threads).map_err(|source| StartError::Listen {
+                address: listen.address,
+                source,
+            })?;
+            addresses.push(bound.address);
+            for (doors, listener) in doors.iter_mut().zip(bound.listeners) {
+                let acceptor = listen.tls.clone().map(TlsAcceptor::from);
+                doors.push(Door { listener, acceptor });
+            }
+        }
+        let counters: Arc<[Arc<Counters>]> = (0..threads).map(|_| Arc::default()).collect();
+        let shared = Arc::new(Shared {
+            hosts: Hosts::new(options.domain.as_deref()),
+            ports,
+            options,
+            activity: Activity::default(),
+            fallback,
+            outside: Handle::current(),
+            searches: Semaphore::new(1),
+        });
+        let mut gateway = Self {
+            addresses,
+            shared,
+            metrics: Metrics(counters),
+            stop: Stop::default(),
+            ends: Vec::new(),
+        };
+        for (number, doors) in doors.into_iter().enumerate() {
+            let end = gateway.thread(number, doors).map_err(StartError::Thread)?;
+            gateway.ends.push(end);
+        }
+        Ok(gateway)
+    }
+
+    fn thread(&self, number: usize, doors: Vec<Door>) -> io::Result<oneshot::Receiver<usize>> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (shared, stop) = (self.shared.clone(), self.stop.clone());
+        let counters = self.metrics.0[number].clone();
+        let (ended, end) = oneshot::channel();
+        thread::Builder::new()
+            .name(format!("gateway-{number}"))
+            .spawn(move || {
+                let local = LocalSet::new();
+                let left = local.block_on(&runtime, async {
+                    Worker::new(shared, counters, number).run(doors, stop).await
+                });
+                // Before anybody hears of the end, every connection has seen it.
+                drop(local);
+                drop(runtime);
+                let _ = ended.send(left);
+            })?;
+        Ok(end)
+    }
+
+    /// Where it listens, in the order it was told to.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Which sandboxes are in use.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.shared.activity.clone()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Stops accepting, lets what is under way finish for at most `grace`, and ends.
+    ///
+    /// # Errors
+    /// With the number of connections that were dropped in the middle of something.
+    pub async fn drain(mut self, grace: Duration) -> Result<(), usize> {
+        self.stop.asked.cancel();
+        let stop = self.stop.clone();
+        let mut left = 0;
+        let mut ends = std::mem::take(&mut self.ends);
+        let mut late = std::pin::pin!(tokio::time::sleep(grace));
+        for end in &mut ends {
+            left += tokio::select! {
+                ended = &mut *end => ended.unwrap_or_default(),
+                () = &mut late, if !stop.now.is_cancelled() => {
+                    stop.now.cancel();
+                    end.await.unwrap_or_default()
+                }
+            };
+        }
+        if left == 0 { Ok(()) } else { Err(left) }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop.asked.cancel();
+        self.stop.now.cancel();
+    }
+}
+
+struct Bound {
+    address: SocketAddr,
+    listeners: Vec<TcpListener>,
+}
+
+/// One listener per thread on one address. The kernel spreads connections over them.
+fn bind(wanted: SocketAddr, threads: usize) -> io::Result<Bound> {
+    if wanted.port() != 0 {
+        // Listeners that share would also share with another process of the same user.
+        let alone = socket(wanted)?;
+        alone.set_reuseaddr(true)?;
+        alone.bind(wanted)?;
+    }
+    let mut address = wanted;
+    let mut listeners = Vec::new();
+    for _ in 0..threads {
+        let socket = socket(address)?;
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.set_keepalive(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?.into_std()?;
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(Bound { address, listeners })
+}
+
+fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }
+}

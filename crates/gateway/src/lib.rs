@@ -1,0 +1,62 @@
+//! The gateway: moves bytes between clients and the ports of sandboxes.
+//!
+//! ```text
+//!  client ──▶ link ──▶ handle: address ─▶ gate ─▶ state ──▶ forward ──▶ pool or dial ──▶ sandbox
+//!               ▲                │         (401, 403)  │                                   │
+//!               │                └─▶ the API           └─▶ wake                            │
+//!               └───────────────────── body (relay) ◀──────────────────────────────────────┘
+//! ```
+//!
+//! Threads share nothing on the way of a request but the route table, which readers do not lock,
+//! and one record of use per sandbox. Each thread has its own listeners on the same addresses, its
+//! own clients and its own kept connections to sandboxes. One task serves one client: it also
+//! drives the connection to the sandbox, so that bytes cross no queue, and when either side goes
+//! the other is told by being dropped.
+//!
+//! What must stay true:
+//! 1. An address is parsed once. What was checked is what is dialled.
+//! 2. Tokens come before state: who has none learns nothing and wakes nothing.
+//! 3. A connection is kept under (uid, epoch, port) and serves nothing else.
+//! 4. A request is sent twice only if nothing of it was sent before, or if that does no harm.
+//! 5. An answer that ends early is a reset for the client, never an end.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | [`address`] | whom a request is for |
+//! | `gate` | who may pass to which port |
+//! | `signature` | signed URLs of files |
+//! | `answer` | what the gateway answers by itself |
+//! | [`wake`] | the port for waking |
+//! | `handle` | from a request to its answer |
+//! | `headers` | what a head loses and gains on the way |
+//! | `forward`, `dial`, `upstream`, `pool` | the sandbox's side |
+//! | `link`, `serve`, `body`, `tunnel` | the client's side |
+//! | `worker`, [`gateway`] | threads, start and stop |
+//! | [`activity`], [`metrics`], [`options`] | what others may see and set |
+
+pub mod activity;
+pub mod address;
+mod answer;
+mod body;
+mod dial;
+mod forward;
+mod gate;
+pub mod gateway;
+mod handle;
+mod headers;
+mod link;
+pub mod metrics;
+pub mod options;
+mod pool;
+mod serve;
+mod signature;
+mod tunnel;
+mod upstream;
+pub mod wake;
+mod worker;
+
+pub use activity::{Activity, Use};
+pub use gateway::{Gateway, Listen, Ports, StartError};
+pub use metrics::Metrics;
+pub use options::{Limits, Options};
+pub use wake::{NoWake, Wake, WakeError};

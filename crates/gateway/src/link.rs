@@ -1,0 +1,332 @@
+//! One client's connection, as the rest of the gateway sees it.
+//!
+//! Time here is a count of seconds that the thread's ticker moves on, so that watching over a
+//! connection costs nothing on the way of a request: no timer is set and none is taken back. Once
+//! a second the ticker asks each connection whether it has had its time.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use http::HeaderValue;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::server::TlsStream;
+
+use crate::{activity::Held, metrics::Outcome, options::Limits, tunnel::Tunnel, worker::Worker};
+
+/// What is known of a connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: SocketAddr,
+    /// The peer's address as a header's value.
+    pub(crate) address: HeaderValue,
+    pub(crate) is_tls: bool,
+    stage: Cell<Stage>,
+    /// Requests, or their answers, under way.
+    requests: Cell<u32>,
+    /// When the stage, or the time without requests, began.
+    since: Cell<u32>,
+    /// When the head that is being read began.
+    head_since: Cell<Option<u32>>,
+    /// When a byte last moved.
+    moved: Cell<u32>,
+    /// Since when the peer does not read.
+    stalled_since: Cell<Option<u32>>,
+    /// To be ended with a reset instead of a goodbye.
+    is_cut: Cell<bool>,
+    is_doomed: Cell<bool>,
+    is_draining: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    tunnel: RefCell<Option<Tunnel>>,
+    now: Rc<Cell<u32>>,
+}
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Handshake,
+    Http1,
+    Http2,
+    Tunnel,
+}
+
+impl Link {
+    pub(crate) fn new(peer: SocketAddr, is_tls: bool, now: Rc<Cell<u32>>) -> Self {
+        let address = HeaderValue::try_from(peer.ip().to_canonical().to_string());
+        let started = now.get();
+        Self {
+            peer,
+            // An address is always a value.
+            address: address.unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            is_tls,
+            stage: Cell::new(Stage::Handshake),
+            requests: Cell::new(0),
+            since: Cell::new(started),
+            head_since: Cell::new(None),
+            moved: Cell::new(started),
+            stalled_since: Cell::new(None),
+            is_cut: Cell::new(false),
+            is_doomed: Cell::new(false),
+            is_draining: Cell::new(false),
+            waker: RefCell::new(None),
+            tunnel: RefCell::new(None),
+            now,
+        }
+    }
+
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.stage.set(stage);
+        self.since.set(self.now.get());
+        self.head_since.set(None);
+    }
+
+    /// Remembers whom to wake when something is decided about this connection.
+    pub(crate) fn attend(&self, waker: &Waker) {
+        let mut kept = self.waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn doom(&self) {
+        self.is_doomed.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.is_doomed.get()
+    }
+
+    /// Lets what is under way finish, and nothing else begin.
+    pub(crate) fn drain(&self) {
+        self.is_draining.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.get()
+    }
+
+    /// Whether nothing was begun.
+    pub(crate) fn rests(&self) -> bool {
+        self.requests.get() == 0 && self.head_since.get().is_none()
+    }
+
+    pub(crate) fn set_tunnel(&self, tunnel: Tunnel) {
+        *self.tunnel.borrow_mut() = Some(tunnel);
+    }
+
+    pub(crate) fn take_tunnel(&self) -> Option<Tunnel> {
+        self.tunnel.borrow_mut().take()
+    }
+
+    /// The client is to see a reset, not an end.
+    pub(crate) fn cut(&self) {
+        // The other requests of an HTTP/2 connection have nothing to do with it.
+        if self.stage.get() != Stage::Http2 {
+            self.is_cut.set(true);
+        }
+    }
+
+    /// Whether the connection has had its time.
+    pub(crate) fn is_overdue(&self, limits: &Limits, is_full: bool) -> bool {
+        let now = self.now.get();
+        let is_over = |since: u32, limit: Duration| u64::from(now - since) > limit.as_secs();
+        let is_stalled = self
+            .stalled_since
+            .get()
+            .is_some_and(|since| is_over(since, limits.stall_timeout));
+        let is_busy = self.requests.get() > 0;
+        match self.stage.get() {
+            Stage::Handshake => is_over(self.since.get(), limits.handshake_timeout),
+            _ if is_stalled => true,
+            Stage::Tunnel => is_over(self.moved.get(), limits.silence_timeout),
+            Stage::Http1 | Stage::Http2 if is_busy => {
+                is_over(self.moved.get(), limits.silence_timeout)
+            }
+            Stage::Http1 | Stage::Http2 => {
+                let idle = if is_full {
+                    limits.idle_timeout_when_full
+                } else {
+                    limits.idle_timeout
+                };
+                let head = self.head_since.get();
+                head.is_some_and(|since| is_over(since, limits.head_timeout))
+                    || is_over(self.since.get(), idle)
+            }
+        }
+    }
+
+    fn read_some(&self) {
+        self.moved.set(self.now.get());
+        let begins = self.requests.get() == 0 && self.stage.get() == Stage::Http1;
+        if begins && self.head_since.get().is_none() {
+            self.head_since.set(Some(self.now.get()));
+        }
+    }
+}
+
+/// A request under way: from its head until the last byte of its answer, or of its tunnel.
+#[derive(Debug)]
+pub(crate) struct Open {
+    worker: Rc<Worker>,
+    link: Rc<Link>,
+    held: Option<Held>,
+    outcome: Outcome,
+}
+
+impl Open {
+    pub(crate) fn new(worker: Rc<Worker>, link: Rc<Link>) -> Self {
+        link.requests.set(link.requests.get() + 1);
+        link.head_since.set(None);
+        Self {
+            worker,
+            link,
+            held: None,
+            // What every request is until it is something else.
+            outcome: Outcome::Abandoned,
+        }
+    }
+
+    /// From here on it counts as use of a sandbox.
+    pub(crate) fn hold(&mut self, held: Held) {
+        self.held = Some(held);
+    }
+
+    pub(crate) fn ended(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    /// The sandbox died in the middle of its answer.
+    pub(crate) fn cut_short(&mut self) {
+        self.outcome = Outcome::CutShort;
+        self.link.cut();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.end(self.worker.wall_micros());
+        }
+        self.worker.counters.count(self.outcome);
+        self.link.requests.set(self.link.requests.get() - 1);
+        self.link.since.set(self.link.now.get());
+    }
+}
+
+/// A stream over TCP.
+pub(crate) trait OverTcp: AsyncRead + AsyncWrite + Unpin + 'static {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl OverTcp for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl OverTcp for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+/// A client's stream, whose movements its link notes.
+#[derive(Debug)]
+pub(crate) struct ClientIo<S: OverTcp> {
+    stream: S,
+    link: Rc<Link>,
+}
+
+impl<S: OverTcp> ClientIo<S> {
+    pub(crate) const fn new(stream: S, link: Rc<Link>) -> Self {
+        Self { stream, link }
+    }
+
+    fn wrote<T>(&self, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let link = &self.link;
+        if progress.is_ready() {
+            link.moved.set(link.now.get());
+            link.stalled_since.set(None);
+        } else if link.stalled_since.get().is_none() {
+            link.stalled_since.set(Some(link.now.get()));
+        }
+        progress
+    }
+}
+
+impl<S: OverTcp> Drop for ClientIo<S> {
+    fn drop(&mut self) {
+        if self.link.is_cut.get() {
+            // Closing now sends a reset: clients tell a sandbox that died from an answer's end.
+            let _ = self.stream.tcp().set_zero_linger();
+        }
+    }
+}
+
+impl<S: OverTcp> AsyncRead for ClientIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let progress = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if progress.is_ready() && buffer.filled().len() > before {
+            self.link.read_some();
+        }
+        progress
+    }
+}
+
+impl<S: OverTcp> AsyncWrite for ClientIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(progress)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.wrote(progress)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.link.is_cut.get() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,145 @@
+//! Speaks with one client, from its first byte to its last.
+
+use std::{future::poll_fn, io, pin::Pin, rc::Rc, task::Poll};
+
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use crate::{
+    handle::handle,
+    link::{ClientIo, Link, OverTcp, Stage},
+    worker::Worker,
+};
+
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+    Connection: close\r\n\r\nThis port speaks HTTPS: use https://.\n";
+
+pub(crate) async fn connection(
+    worker: Rc<Worker>,
+    link: Rc<Link>,
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+) {
+    // Without it small answers wait for the peer's acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "connection ended");
+        return;
+    }
+    let Some(acceptor) = acceptor else {
+        link.enter(Stage::Http1);
+        return http1(worker, link, stream).await;
+    };
+    let shaken = {
+        let mut shaking = std::pin::pin!(shake(stream, acceptor));
+        poll_fn(|context| {
+            link.attend(context.waker());
+            // Nobody waits for a peer that has not asked for anything yet.
+            if link.is_doomed() || link.is_draining() {
+                return Poll::Ready(None);
+            }
+            shaking.as_mut().poll(context).map(Some)
+        })
+        .await
+    };
+    match shaken {
+        Some(Ok(Some(stream))) => {
+            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                link.enter(Stage::Http2);
+                http2(worker, link, stream).await;
+            } else {
+                link.enter(Stage::Http1);
+                http1(worker, link, stream).await;
+            }
+        }
+        Some(Ok(None)) => {}
+        Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        None => tracing::debug!("TLS handshake took too long"),
+    }
+}
+
+/// The TLS handshake; `None` for a client that speaks plain HTTP, which was told so.
+async fn shake(
+    mut stream: TcpStream,
+    acceptor: TlsAcceptor,
+) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let mut first = [0];
+    // A TLS client begins with 0x16, an HTTP one with the letter of a method.
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+        stream.write_all(PLAIN_HTTP).await?;
+        stream.shutdown().await?;
+        return Ok(None);
+    }
+    acceptor.accept(stream).await.map(Some)
+}
+
+async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
+    let io = TokioIo::new(ClientIo::new(stream, link.clone()));
+    let service = {
+        let (worker, link) = (worker.clone(), link.clone());
+        service_fn(move |request| handle(worker.clone(), link.clone(), request))
+    };
+    let mut connection = worker.http1.serve_connection(io, service);
+    let mut is_told = false;
+    let ended = poll_fn(|context| {
+        link.attend(context.waker());
+        if link.is_doomed() {
+            return Poll::Ready(None);
+        }
+        if link.is_draining() && !is_told {
+            is_told = true;
+            if link.rests() {
+                return Poll::Ready(None);
+            }
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        Pin::new(&mut connection).poll(context).map(Some)
+    })
+    .await;
+    match ended {
+        Some(Ok(())) => {
+            if let Some(tunnel) = link.take_tunnel() {
+                let parts = connection.into_parts();
+                let client = parts.io.into_inner();
+                let mut moving = std::pin::pin!(tunnel.run(&link, client, &parts.read_buf));
+                poll_fn(|context| {
+                    link.attend(context.waker());
+                    if link.is_doomed() {
+                        return Poll::Ready(());
+                    }
+                    moving.as_mut().poll(context)
+                })
+                .await;
+            }
+        }
+        // The peer's manners are its own affair.
+        Some(Err(error)) => tracing::debug!(%error, "connection ended"),
+        None => tracing::debug!("connection ended by the gateway"),
+    }
+}
+
+async fn http2<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
+    let io = TokioIo::new(ClientIo::new(stream, link.clone()));
+    let service = {
+        let (worker, link) = (worker.clone(), link.clone());
+        service_fn(move |request| handle(worker.clone(), link.clone(), request))
+    };
+    let mut connection = std::pin::pin!(worker.http2.serve_connection(io, service));
+    let mut is_told = false;
+    let ended = poll_fn(|context| {
+        link.attend(context.waker());
+        if link.is_doomed() {
+            return Poll::Ready(None);
+        }
+        if link.is_draining() && !is_told {
+            is_told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context).map(Some)
+    })
+    .await;
+    if let Some(Err(error)) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}

@@ -1,0 +1,289 @@
+//! One thread: its runtime, its clients, its kept connections.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use http::HeaderValue;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::TokioTimer;
+use model::SandboxId;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::{MissedTickBehavior, interval, sleep},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    gateway::Shared,
+    link::Link,
+    metrics::Counters,
+    pool::{Key, Pool},
+    serve,
+    upstream::Upstream,
+};
+
+/// How often the ticker looks at everything.
+const TICK: Duration = Duration::from_secs(1);
+/// How often records of use that lead nowhere are removed, in ticks.
+const SWEEP_TICKS: u32 = 60;
+/// When the process is out of file descriptors, some time must pass for one to be freed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// What one thread has.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pool: Pool,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) http1: http1::Builder,
+    pub(crate) http2: http2::Builder<LocalTasks>,
+    tasks: LocalTasks,
+    links: RefCell<HashMap<u64, Rc<Link>>>,
+    next_link: Cell<u64>,
+    /// Rung when a connection ends.
+    freed: Notify,
+    max_links: usize,
+    /// Seconds since the gateway's clock began.
+    now: Rc<Cell<u32>>,
+    wall_micros: Cell<i64>,
+    request_ids: Cell<u64>,
+}
+
+/// Tasks of this thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LocalTasks(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for LocalTasks
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn_local(task);
+    }
+}
+
+/// A listener of one thread.
+pub(crate) struct Door {
+    pub(crate) listener: std::net::TcpListener,
+    pub(crate) acceptor: Option<TlsAcceptor>,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, counters: Arc<Counters>, number: usize) -> Rc<Self> {
+        let limits = &shared.options.limits;
+        let tasks = LocalTasks::default();
+        let mut http1 = http1::Builder::new();
+        http1
+            .max_buf_size(limits.buffer_bytes)
+            .max_header_size(limits.head_bytes);
+        let mut http2 = http2::Builder::new(tasks.clone());
+        http2
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .max_concurrent_streams(limits.streams)
+            .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+            .initial_stream_window_size(512 << 10)
+            .initial_connection_window_size(2 << 20)
+            .max_send_buf_size(limits.buffer_bytes);
+        let max_links = limits.connections.div_ceil(shared.options.threads).max(1);
+        let worker = Self {
+            pool: Pool::new(),
+            counters,
+            http1,
+            http2,
+            tasks,
+            links: RefCell::default(),
+            next_link: Cell::new(0),
+            freed: Notify::new(),
+            max_links,
+            now: Rc::default(),
+            wall_micros: Cell::new(0),
+            request_ids: Cell::new(shared.ports.entropy.u64() ^ number as u64),
+            shared,
+        };
+        worker.look_at_the_clock();
+        Rc::new(worker)
+    }
+
+    fn look_at_the_clock(&self) {
+        let clock = &self.shared.ports.clock;
+        let seconds = clock.monotonic().as_secs();
+        self.now.set(u32::try_from(seconds).unwrap_or(u32::MAX));
+        self.wall_micros.set(clock.wall_micros());
+    }
+
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.shared.ports.clock.monotonic()
+    }
+
+    /// The wall clock, exact to a tick.
+    pub(crate) fn wall_micros(&self) -> i64 {
+        self.wall_micros.get()
+    }
+
+    /// An id for a request that brought none: different, not secret.
+    pub(crate) fn new_request_id(&self) -> HeaderValue {
+        let n = self.request_ids.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.request_ids.set(n);
+        let mixed = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let text = format!("{:016x}", mixed ^ (mixed >> 29));
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("none"))
+    }
+
+    /// Keeps a connection for the next request.
+    pub(crate) fn keep(&self, key: Key, id: &SandboxId, upstream: Upstream) {
+        let limits = &self.shared.options.limits;
+        self.pool.put(key, id, upstream, self.now.get(), limits);
+    }
+
+    /// Serves until told to stop; then lets what is under way finish for as long as `grace` says.
+    /// Answers how many connections were left.
+    pub(crate) async fn run(self: Rc<Self>, doors: Vec<Door>, stop: Stop) -> usize {
+        self.tasks.0.spawn_local(self.clone().tick());
+        self.tasks.0.spawn_local(self.clone().reap());
+        for door in doors {
+            let accepting = self.clone().accept(door, stop.asked.clone());
+            self.tasks.0.spawn_local(accepting);
+        }
+        stop.asked.cancelled().await;
+        for link in self.links.borrow().values() {
+            link.drain();
+        }
+        let all_gone = async {
+            while !self.links.borrow().is_empty() {
+                self.freed.notified().await;
+            }
+        };
+        tokio::select! {
+            () = all_gone => {}
+            () = stop.now.cancelled() => {}
+        }
+        self.links.borrow().len()
+    }
+
+    async fn tick(self: Rc<Self>) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let limits = &self.shared.options.limits;
+        let mut count = 0u32;
+        loop {
+            ticks.tick().await;
+            self.look_at_the_clock();
+            let links = self.links.borrow();
+            let is_full = links.len() >= self.max_links;
+            for link in links.values() {
+                if link.is_overdue(limits, is_full) {
+                    link.doom();
+                }
+            }
+            drop(links);
+            let oldest = u64::from(self.now.get()).saturating_sub(limits.keep_timeout.as_secs());
+            self.sweep_pool(u32::try_from(oldest).unwrap_or(0));
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(SWEEP_TICKS) {
+                self.shared.activity.sweep(&self.shared.ports.routes);
+            }
+        }
+    }
+
+    fn sweep_pool(&self, oldest: u32) {
+        self.pool.sweep(&self.shared.ports.routes, oldest);
+        self.counters.keeps(self.pool.len());
+    }
+
+    async fn reap(self: Rc<Self>) {
+        loop {
+            self.pool.rung().await;
+            self.sweep_pool(0);
+        }
+    }
+
+    async fn accept(self: Rc<Self>, door: Door, stop: CancellationToken) {
+        let listener = match TcpListener::from_std(door.listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "cannot watch a listener");
+                return;
+            }
+        };
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                accepted = self.next_client(&listener) => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.welcome(stream, peer, door.acceptor.clone()),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn next_client(
+        &self,
+        listener: &TcpListener,
+    ) -> std::io::Result<(TcpStream, SocketAddr)> {
+        while self.links.borrow().len() >= self.max_links {
+            self.freed.notified().await;
+        }
+        listener.accept().await
+    }
+
+    fn welcome(
+        self: &Rc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        acceptor: Option<TlsAcceptor>,
+    ) {
+        let number = self.next_link.get();
+        self.next_link.set(number + 1);
+        let link = Rc::new(Link::new(peer, acceptor.is_some(), self.now.clone()));
+        self.links.borrow_mut().insert(number, link.clone());
+        self.counters.accepted();
+        let leaving = Leaving {
+            worker: self.clone(),
+            number,
+        };
+        let worker = self.clone();
+        self.tasks.0.spawn_local(async move {
+            let _leaving = leaving;
+            serve::connection(worker, link, stream, acceptor).await;
+        });
+    }
+}
+
+/// When to stop, and when to stop waiting.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    pub(crate) asked: CancellationToken,
+    pub(crate) now: CancellationToken,
+}
+
+/// Takes a connection off the list, however it ends.
+struct Leaving {
+    worker: Rc<Worker>,
+    number: u64,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let link = self.worker.links.borrow_mut().remove(&self.number);
+        drop(link);
+        self.worker.counters.closed();
+        self.worker.freed.notify_waiters();
+        self.worker.freed.notify_one();
+    }
+}

@@ -1,0 +1,168 @@
+//! The port for waking: who may call it, and what its answers become.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use gateway::{Wake, WakeError};
+use routes::{Gate, Route, State};
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{
+    client::{Client, get, once, request},
+    sandbox::program,
+    world::{Setup, World, eventually},
+};
+
+/// Does what it is told; without a word, never answers.
+#[derive(Debug, Default)]
+struct Script {
+    says: Mutex<Option<Result<Route, WakeError>>>,
+    calls: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Wake for Script {
+    async fn wake(&self, _: &Route, _: Instant) -> Result<Arc<Route>, WakeError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waiting = Waiting(&self.waiting);
+        let says = self.says.lock().await.clone();
+        match says {
+            Some(says) => says.map(Arc::new),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn world(script: &Arc<Script>, wake_timeout: Duration) -> World {
+    let mut setup = Setup {
+        wake: script.clone(),
+        ..Setup::default()
+    };
+    setup.options.wake_timeout = wake_timeout;
+    World::with(setup)
+}
+
+fn asleep(world: &World, state: State) -> Route {
+    let mut route = world.secured("box");
+    (route.state, route.wake_on_traffic, route.traffic) = (state, true, Gate::Open);
+    route
+}
+
+#[tokio::test]
+async fn a_request_is_held_until_its_sandbox_is_awake_and_sent_once() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let program = program(world.ip, 0).await;
+    for state in [
+        State::Paused,
+        State::Pausing,
+        State::Resuming,
+        State::Unknown,
+    ] {
+        let route = world.apply(asleep(&world, state));
+        let mut awake = route.clone();
+        awake.state = State::Running;
+        *script.says.lock().await = Some(Ok(awake));
+        let host = format!("{}-box.sbx.test", program.port);
+        let answer = once(
+            world.address(),
+            request("POST", "/mirror", &[("Host", &host)], "first bytes"),
+        )
+        .await;
+        assert_eq!(answer.status, 200, "{state:?}");
+        assert!(answer.body.ends_with("\n\nfirst bytes"));
+    }
+    assert_eq!(script.calls.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn failures_have_their_rows() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let route = world.apply(asleep(&world, State::Paused));
+    let mut other = route.clone();
+    other.epoch = other.epoch.next();
+    other.state = State::Running;
+    let retry_after = Duration::from_secs(7);
+    let rows = [
+        (Err(WakeError::NotFound), 502, None),
+        (Err(WakeError::Failed), 503, Some("5")),
+        (Err(WakeError::Timeout), 503, Some("5")),
+        (Err(WakeError::Overloaded { retry_after }), 503, Some("7")),
+        (Err(WakeError::TeamLimit { retry_after }), 429, Some("7")),
+        // Awake, and somebody else's; or not awake at all.
+        (Ok(other), 502, None),
+        (Ok(route.clone()), 502, None),
+    ];
+    for (says, status, retry) in rows {
+        *script.says.lock().await = Some(says.clone());
+        let answer = once(world.address(), get("/", &[("Host", "80-box.sbx.test")])).await;
+        assert_eq!(answer.status, status, "{says:?}");
+        assert_eq!(answer.header("retry-after"), retry, "{says:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_closed_meanwhile_is_closed() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let mut awake = world.apply(asleep(&world, State::Paused));
+    (awake.state, awake.traffic) = (State::Running, Gate::Closed);
+    *script.says.lock().await = Some(Ok(awake));
+    let answer = once(world.address(), get("/", &[("Host", "80-box.sbx.test")])).await;
+    assert_eq!(answer.status, 403);
+}
+
+#[tokio::test]
+async fn who_shows_no_token_wakes_nothing() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    world.apply(asleep(&world, State::Paused));
+    let host = ("Host", "49983-box.sbx.test");
+    let preflight = [
+        host,
+        ("Origin", "https://page.test"),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "x-access-token"),
+    ];
+    for (text, status) in [
+        (get("/health", &[host]), 401),
+        (get("/health", &[host, ("X-Access-Token", "guess")]), 401),
+        (get("/files?path=a&signature=v1_no", &[host]), 401),
+        (request("OPTIONS", "/health", &preflight, ""), 204),
+    ] {
+        assert_eq!(once(world.address(), &text).await.status, status, "{text}");
+    }
+    assert_eq!(script.calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_wait_has_an_end_and_a_client_that_leaves_ends_only_its_own() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_millis(300));
+    world.apply(asleep(&world, State::Paused));
+    let answer = once(world.address(), get("/", &[("Host", "80-box.sbx.test")])).await;
+    assert_eq!(answer.status, 503);
+    let mut client = Client::connect(world.address()).await;
+    client.send(get("/", &[("Host", "80-box.sbx.test")])).await;
+    eventually(|| script.waiting.load(Ordering::SeqCst) == 1).await;
+    drop(client);
+    eventually(|| script.waiting.load(Ordering::SeqCst) == 0).await;
+    world.quiet().await;
+}
