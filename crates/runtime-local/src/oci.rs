@@ -91,8 +91,14 @@ impl Kind {
             Self::Runc => &[],
             // The network namespace is the sandbox's own, so what is the host's to runsc is not the
             // host's; with its own network stack, nobody outside could reach a port inside. Cgroups
-            // are joined before it starts.
-            Self::Runsc => &["--network=host", "--ignore-cgroups"],
+            // are joined before it starts. What is written goes to the writable layer at once: it is
+            // captured there.
+            Self::Runsc => &[
+                "--network=host",
+                "--ignore-cgroups",
+                "--overlay2=none",
+                "--file-access=shared",
+            ],
         }
     }
 }
@@ -152,6 +158,7 @@ impl Engine {
             _ => None,
         });
         let config = config::Config {
+            kind,
             stage: &stage,
             holder: holder.pid(),
             cgroup: &self.cgroups.path(uid),

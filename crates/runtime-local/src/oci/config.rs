@@ -9,6 +9,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
+use super::Kind;
 use crate::{
     engine::Engine,
     ranges::IDS,
@@ -21,6 +22,7 @@ use crate::{
 /// What differs from start to start.
 #[derive(Debug)]
 pub(super) struct Config<'a> {
+    pub(super) kind: Kind,
     /// Where the root filesystem is attached.
     pub(super) stage: &'a Path,
     /// The process whose user and network namespace are the sandbox's.
@@ -89,8 +91,13 @@ impl Engine {
 fn namespaces(config: &Config<'_>) -> Value {
     let joined = |kind: &str, file: &str| json!({ "type": kind, "path": format!("/proc/{}/ns/{file}", config.holder) });
     let new = |kind: &str| json!({ "type": kind });
+    let user = match config.kind {
+        Kind::Runc => joined("user", "user"),
+        // Its many threads cannot join one; the mapping is the same.
+        Kind::Runsc => new("user"),
+    };
     json!([
-        joined("user", "user"),
+        user,
         joined("network", "net"),
         new("pid"),
         new("mount"),
@@ -102,6 +109,18 @@ fn namespaces(config: &Config<'_>) -> Value {
 
 /// What is not in the root filesystem yet, in order.
 fn mounts(config: &Config<'_>) -> Value {
+    let mut mounts = common_mounts(config);
+    if let (Kind::Runsc, Some(mounts)) = (config.kind, mounts.as_array_mut()) {
+        // Else it would put a filesystem of its own memory there.
+        mounts.push(json!({
+            "destination": "/tmp", "type": "bind", "source": config.stage.join("tmp"),
+            "options": ["bind", "nosuid", "nodev"],
+        }));
+    }
+    mounts
+}
+
+fn common_mounts(config: &Config<'_>) -> Value {
     json!([
         // It is there already: said so that the runtime makes none of its own.
         {
