@@ -37,4 +37,4 @@ pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
-pub use world::ActivitySource;
+pub use world::{ActivitySource, AgentTokens};

@@ -22,7 +22,10 @@ pub(crate) mod types;
 use std::str::FromStr;
 
 use load::{Environment, Refusal, default_data_dir};
-use types::{AtLeastOne, Directory, Listen, LogFormat, LogLevel, Period, RuntimeKind};
+use types::{
+    AtLeastOne, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile, OptionalListen,
+    Period, RuntimeKind, Switch,
+};
 
 /// A declared key.
 #[derive(Debug)]
@@ -108,9 +111,31 @@ settings! {
     api_max_watches: AtLeastOne = "api.max_watches", Fallback::Fixed("4096");
     /// Connections served at once; more of them wait to be accepted
     api_max_connections: AtLeastOne = "api.max_connections", Fallback::Fixed("1024");
-    /// What runs sandboxes: none (they stay Pending), fake (for development: nothing is real), or
-    /// local (containers on this host; needs root, and dormouse-agent beside this program)
-    runtime: RuntimeKind = "runtime", Fallback::Fixed("none");
+    /// What runs sandboxes: local (containers on this host; needs root, and dormouse-agent beside
+    /// this program), fake (for development: nothing is real), or none (they stay Pending)
+    runtime: RuntimeKind = "runtime", Fallback::Fixed("local");
+    /// Address and port of the E2B API and of sandboxes, in plain HTTP; port 0 lets the system choose
+    e2b_listen: Listen = "e2b.listen", Fallback::Fixed("127.0.0.1:3000");
+    /// Domain under which both are also served with TLS: api.DOMAIN and PORT-ID.DOMAIN; empty for
+    /// none
+    e2b_domain: Domain = "e2b.domain", Fallback::Fixed("");
+    /// Address and port of both with TLS, where there is a domain
+    e2b_tls_listen: Listen = "e2b.tls_listen", Fallback::Fixed("127.0.0.1:3443");
+    /// Certificate chain for the domain, in PEM; empty for one of the local authority
+    e2b_certificate: OptionalFile = "e2b.certificate", Fallback::Fixed("");
+    /// Key of that certificate, in PEM
+    e2b_key: OptionalFile = "e2b.key", Fallback::Fixed("");
+    /// Whether traffic wakes sandboxes that opted in: on or off
+    wake_enabled: Switch = "wake.enabled", Fallback::Fixed("on");
+    /// How long a request waits for its sandbox to wake
+    wake_timeout: Period = "wake.timeout", Fallback::Fixed("1m");
+    /// Requests that may wait for sandboxes to wake; more are refused
+    wake_max_parked: AtLeastOne = "wake.max_parked", Fallback::Fixed("16384");
+    /// Sandboxes that are woken at once; more take turns
+    wake_max_concurrent: AtLeastOne = "wake.max_concurrent", Fallback::Fixed("64");
+    /// Address and port of the page for Prometheus, in plain HTTP and for everybody who reaches it;
+    /// empty for none
+    metrics_listen: OptionalListen = "metrics.listen", Fallback::Fixed("");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

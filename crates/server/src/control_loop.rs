@@ -1,14 +1,15 @@
 //! The control loop as this process runs it: over which runtime, and how its health reaches
 //! readiness.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::Readiness;
 use cache::Health;
-use control::{Control, events::StoredEvents};
+use control::{ActivitySource, AgentTokens, Control, events::StoredEvents, world::Caches};
 use kit::{Clock, Entropy, Tasks};
-use runtime::{Runtime, fake::FakeRuntime};
+use model::Uid;
+use runtime::{Family, Inside, Runtime, RuntimeError, fake::FakeRuntime};
 use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
@@ -16,7 +17,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{config::types::RuntimeKind, doctor, run::find_agent};
 
 /// The first sync reads the whole store; one that takes longer is broken.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running control loop.
 #[derive(Debug)]
@@ -27,46 +28,90 @@ pub(crate) struct ControlLoop {
     pub(crate) readiness: Readiness,
 }
 
-/// Starts the loop; `None` if this process is to run nothing, so that sandboxes stay Pending.
+/// What runs sandboxes, and the way into their networks.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    runtime: Arc<dyn Runtime>,
+    pub(crate) inside: Arc<dyn Inside>,
+    tasks: Tasks,
+}
+
+impl Engine {
+    /// Opens what is configured; `None` if this process is to run nothing, so that sandboxes stay
+    /// Pending.
+    ///
+    /// # Errors
+    /// If this host cannot run sandboxes.
+    pub(crate) fn open(kind: RuntimeKind, data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        let tasks = Tasks::default();
+        let (runtime, inside): (Arc<dyn Runtime>, Arc<dyn Inside>) = match kind {
+            RuntimeKind::None => return Ok(None),
+            RuntimeKind::Fake => {
+                tracing::warn!("the fake runtime pretends: no sandbox is ever real");
+                (Arc::new(FakeRuntime::new(tasks.child())), Arc::new(Nowhere))
+            }
+            RuntimeKind::Local => {
+                doctor::require(data_dir)?;
+                let options = runtime_local::Options::agent(find_agent(None)?);
+                let opened = LocalRuntime::open(data_dir, options);
+                let opened = opened.context("open the engine that runs sandboxes on this host")?;
+                (Arc::new(opened.clone()), Arc::new(opened))
+            }
+        };
+        Ok(Some(Self {
+            runtime,
+            inside,
+            tasks,
+        }))
+    }
+}
+
+/// The inside of sandboxes that are not real.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Inside for Nowhere {
+    fn socket(&self, uid: Uid, _: Family) -> Result<OwnedFd, RuntimeError> {
+        Err(RuntimeError::Absent(uid))
+    }
+}
+
+/// Starts the loop over an engine.
 ///
 /// # Errors
-/// If it cannot read the store in time, or this host cannot run sandboxes.
+/// If it cannot read the store in time.
 pub(crate) async fn start(
-    kind: RuntimeKind,
-    data_dir: &Path,
+    engine: &Engine,
     store: &Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<Entropy>,
-) -> anyhow::Result<Option<ControlLoop>> {
-    let tasks = Tasks::default();
-    let runtime: Arc<dyn Runtime> = match kind {
-        RuntimeKind::None => return Ok(None),
-        RuntimeKind::Fake => {
-            tracing::warn!("the fake runtime pretends: no sandbox is ever real");
-            Arc::new(FakeRuntime::new(tasks.child()))
-        }
-        RuntimeKind::Local => {
-            doctor::require(data_dir)?;
-            let options = runtime_local::Options::agent(find_agent(None)?);
-            let opened = LocalRuntime::open(data_dir, options);
-            Arc::new(opened.context("open the engine that runs sandboxes on this host")?)
-        }
-    };
+    activity: Arc<dyn ActivitySource>,
+    tokens: Arc<dyn AgentTokens>,
+) -> anyhow::Result<ControlLoop> {
+    let tasks = engine.tasks.clone();
+    let runtime = Arc::clone(&engine.runtime);
     let events = StoredEvents::start(store.clone(), clock.clone(), &tasks);
     let control = control::Builder::new(store.clone(), runtime, clock.clone(), entropy.clone())
         .events(Arc::new(events))
+        .activity(activity)
+        .tokens(tokens)
         .start(&tasks, Instant::now() + SYNC_TIMEOUT)
         .await
         .context("start the control loop")?;
     let readiness = follow(&control, &tasks);
-    Ok(Some(ControlLoop {
+    Ok(ControlLoop {
         control,
         tasks,
         readiness,
-    }))
+    })
 }
 
 impl ControlLoop {
+    /// What it looks at.
+    pub(crate) fn caches(&self) -> &Caches {
+        self.control.caches()
+    }
+
     /// Lets the turns under way finish.
     pub(crate) async fn drain(self, grace: Duration) {
         self.control.drain(grace).await;

@@ -5,6 +5,8 @@
 //! | [`config`] | settings: file, environment, flags |
 //! | [`serve`] | `dormouse serve`, start to stop |
 //! | [`control_loop`] | what makes intent so, over which runtime |
+//! | [`metrics`] | the page for Prometheus |
+//! | [`data_plane`], [`announce`] | the E2B API and the gateway, and how to reach them |
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
@@ -13,12 +15,15 @@
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
 
+mod announce;
 mod config;
 mod control_loop;
 mod data_dir;
+mod data_plane;
 mod doctor;
 mod listener;
 mod logging;
+mod metrics;
 mod run;
 mod serve;
 mod stall;

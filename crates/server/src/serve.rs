@@ -1,32 +1,39 @@
 //! `dormouse serve`: puts the parts together, and takes them apart in order.
 //!
-//! Start: data directory (taken), port (bound), store (opened), identity and token (made once),
-//! control loop (synced), kubeconfig (written), then the first connection is accepted. Each step can refuse, and what
-//! it leaves behind then is nothing, or something that the next start uses as it is.
+//! Start: data directory (taken), port (bound), store (opened), identity, token and seal (made
+//! once), keys and control loop (synced), gateway and E2B API (started), kubeconfig (written), then
+//! the first connection is accepted. Each step can refuse, and what it leaves behind then is
+//! nothing, or something that the next start uses as it is.
 //!
 //! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish,
-//! then the turns of the control loop; then whatever is left is dropped. A second signal ends the process at once: every acknowledged
-//! write is durable already.
+//! then the turns of the control loop; then whatever is left is dropped. A second signal ends the
+//! process at once: every acknowledged write is durable already.
 
-use std::{fmt::Write as _, path::Path, process, sync::Arc};
+use std::{path::Path, process, sync::Arc};
 
+use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
 use api::{Authenticator, Limits, ResourceApi};
 use cli::kubeconfig::Kubeconfig;
 use kit::{Clock, Entropy, SystemClock, Tasks};
+use rustls::ServerConfig;
 use store::Store;
 use store_redb::RedbStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
+    time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
+    announce::{Announcement, announce},
     config::{Settings, types::Listen},
-    control_loop,
+    control_loop::{self, Engine, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
+    data_plane::{DataPlane, Foundation, GatewayUse, SealedTokens},
     listener,
+    metrics::{self, Sources},
     tls::{self, Authority, Identity},
     token::Token,
 };
@@ -57,19 +64,56 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         Listen::authority(settings.listen.client_host(), address.port())
     );
     let tasks = Tasks::default();
-    let auth = Authenticator::from_token_hashes(vec![token.hash()]);
+    let admins = Authenticator::from_token_hashes(vec![token.hash()]);
     let limits = Limits {
         body_bytes: settings.api_max_body_bytes.0,
         watches: settings.api_max_watches.0,
         ..Limits::default()
     };
-    let kind = settings.runtime;
-    let control = control_loop::start(kind, data_dir.path(), &store, &clock, &entropy).await?;
-    let mut api = ResourceApi::new(store, clock, entropy, auth, limits).with_tasks(tasks.clone());
-    if let Some(control) = &control {
-        api = api.with_readiness(control.readiness.clone());
-    }
+    let keys = Keys::start(
+        store.clone(),
+        entropy.clone(),
+        Instant::now() + SYNC_TIMEOUT,
+        &tasks,
+    )
+    .await
+    .context("read API keys")?;
+    let mut api = ResourceApi::new(keys.store(), clock.clone(), entropy.clone(), admins, limits)
+        .with_tasks(tasks.clone());
+    let running = match Engine::open(settings.runtime, data_dir.path())? {
+        None => None,
+        Some(engine) => {
+            let seal = Seal::new(Token::ensure(&data_dir.join("seal"), &entropy)?.hash());
+            let used = Arc::new(GatewayUse::default());
+            let tokens = Arc::new(SealedTokens(seal.clone()));
+            let control =
+                control_loop::start(&engine, &store, &clock, &entropy, used.clone(), tokens)
+                    .await?;
+            let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
+            let on = Foundation {
+                settings,
+                store: &store,
+                control: &control,
+                inside: engine.inside.clone(),
+                keys,
+                seal,
+                audit,
+                clock: &clock,
+                entropy: &entropy,
+                tls: domain_tls(settings, &data_dir, &clock)?,
+            };
+            let plane = DataPlane::start(on, &used, &tasks).await?;
+            if let Some(listen) = &settings.metrics_listen.0 {
+                serve_metrics(bind(listen).await?, plane.sources.clone(), &tasks);
+            }
+            api = api.with_readiness(control.readiness.clone());
+            Some((control, plane))
+        }
+    };
     let router = api::router(Arc::new(api));
+    let first_key = ::auth::manage::ensure_first_key(&*store, &entropy)
+        .await
+        .context("make the first API key")?;
 
     // Last: a kubeconfig must never name a server that does not come.
     let kubeconfig = data_dir.join("kubeconfig");
@@ -85,13 +129,25 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         tasks.clone(),
     ));
 
-    announce(&url, settings, &kubeconfig);
+    announce(&Announcement {
+        url: &url,
+        settings,
+        kubeconfig: &kubeconfig,
+        ca: &data_dir.join("pki/ca.crt"),
+        e2b: running.as_ref().map(|(_, plane)| plane.addresses()),
+        first_key,
+    });
     tracing::info!(%address, data_dir = %data_dir.path().display(), "serving");
 
     let name = signals.next().await;
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let grace = settings.drain_timeout.0;
     let drain = async {
+        let mut control = None;
+        if let Some((its_loop, plane)) = running {
+            plane.drain(grace).await;
+            control = Some(its_loop);
+        }
         let drained = tasks.drain(grace).await;
         // After the requests: their last writes are intent like any other.
         if let Some(control) = control {
@@ -118,6 +174,17 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
+fn serve_metrics(listener: TcpListener, sources: Sources, tasks: &Tasks) {
+    let stop = tasks.stopping().clone();
+    tasks.spawn(async move {
+        let served = axum::serve(listener, metrics::router(sources))
+            .with_graceful_shutdown(async move { stop.cancelled().await });
+        if let Err(error) = served.await {
+            tracing::warn!(%error, "the page for Prometheus is no longer served");
+        }
+    });
+}
+
 async fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
     let hint = "choose another with --listen, or port 0 for any free one";
     match TcpListener::bind((listen.host.as_str(), listen.port)).await {
@@ -138,26 +205,28 @@ fn open_store(
     Ok(Arc::new(store))
 }
 
-/// What a person needs next, on stdout. The token is only ever in files.
-fn announce(url: &str, settings: &Settings, kubeconfig: &Path) {
-    let mut text = String::new();
-    let kubeconfig = kubeconfig.display();
-    let _ = write!(
-        text,
-        "Dormouse {} serves {url}\n\
-         Data directory: {}\n\
-         Kubeconfig:     {kubeconfig}\n\
-         \n\
-         In another terminal:\n  \
-           export KUBECONFIG={kubeconfig}\n  \
-           kubectl get sandboxes\n\
-         or, without kubectl:\n  \
-           dormouse get sandboxes --kubeconfig {kubeconfig}\n",
-        env!("CARGO_PKG_VERSION"),
-        settings.data_dir,
-    );
-    // A closed stdout is no reason not to serve.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+/// TLS for the domain, where there is one: with the certificate that is given, or one of the local
+/// authority.
+fn domain_tls(
+    settings: &Settings,
+    data_dir: &DataDir,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let Some(domain) = settings.e2b_domain.host() else {
+        return Ok(None);
+    };
+    let config = match (&settings.e2b_certificate.0, &settings.e2b_key.0) {
+        (Some(certificate), Some(key)) => tls::given(certificate, key)?,
+        (None, None) => {
+            let authority = Authority::ensure(&data_dir.ensure_pki()?, &**clock)?;
+            let names = tls::names_of_domain(domain);
+            Arc::new(Identity::new(authority, names, clock.clone())?).server_config()?
+        }
+        (Some(_), None) | (None, Some(_)) => {
+            bail!("e2b.certificate and e2b.key go together: give both, or neither")
+        }
+    };
+    Ok(Some(Arc::new(config)))
 }
 
 /// The signals that stop a server.

@@ -266,6 +266,32 @@ pub(crate) fn names_for(host: &str) -> Vec<String> {
     names
 }
 
+/// The names by which sandboxes of a domain are reached: `api.DOMAIN`, `PORT-ID.DOMAIN`.
+pub(crate) fn names_of_domain(domain: &str) -> Vec<String> {
+    let mut names = names_for(domain);
+    names.push(format!("*.{domain}"));
+    names
+}
+
+/// A certificate that somebody else has signed, for HTTP/2 and HTTP/1.1.
+///
+/// # Errors
+/// If a file cannot be read, or the two do not belong together.
+pub(crate) fn given(certificate: &Path, key: &Path) -> anyhow::Result<ServerConfig> {
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(|| format!("read certificates from {}", certificate.display()))?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("read a key from {}", key.display()))?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .with_context(|| format!("use {} with {}", certificate.display(), key.display()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
 #[cfg(test)]
 mod tests {
     use kit::ManualClock;

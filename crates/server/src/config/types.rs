@@ -70,6 +70,29 @@ impl fmt::Display for Listen {
     }
 }
 
+/// A host and a port, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OptionalListen(pub(crate) Option<Listen>);
+
+impl FromStr for OptionalListen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        text.parse().map(|listen| Self(Some(listen)))
+    }
+}
+
+impl fmt::Display for OptionalListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(listen) => listen.fmt(f),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A directory. Relative ones are seen from where the process was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Directory(pub(crate) PathBuf);
@@ -167,6 +190,97 @@ words! {
         Fake = "fake",
         /// Containers on this host.
         Local = "local",
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+impl FromStr for Switch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "on" | "true" => Ok(Self(true)),
+            "off" | "false" => Ok(Self(false)),
+            _ => Err(format!("`{text}` is not on or off")),
+        }
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 { "on" } else { "off" })
+    }
+}
+
+/// A domain, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Domain(pub(crate) Option<String>);
+
+impl Domain {
+    /// Without the port that clients may need to name.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let text = self.0.as_deref()?;
+        Some(text.split_once(':').map_or(text, |(host, _)| host))
+    }
+}
+
+impl FromStr for Domain {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        let refuse =
+            || format!("`{text}` is not a domain, as sandboxes.example.com or sbx.test:8443");
+        let (host, port) = text
+            .split_once(':')
+            .map_or((text, None), |(h, p)| (h, Some(p)));
+        let label = |label: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            !label.is_empty()
+                && label.len() < 64
+                && label.chars().all(plain)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let has_port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+        if !has_port || host.len() > 200 || !host.split('.').all(label) {
+            return Err(refuse());
+        }
+        Ok(Self(Some(text.to_owned())))
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_deref().unwrap_or_default())
+    }
+}
+
+/// A file, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OptionalFile(pub(crate) Option<PathBuf>);
+
+impl FromStr for OptionalFile {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        std::path::absolute(text)
+            .map(|path| Self(Some(path)))
+            .map_err(|e| format!("`{text}` is not a file: {e}"))
+    }
+}
+
+impl fmt::Display for OptionalFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(path) => path.display().fmt(f),
+            None => Ok(()),
+        }
     }
 }
 
@@ -283,6 +397,20 @@ mod tests {
         assert!(round_trip::<LogLevel>("inof").is_err());
         assert!(round_trip::<LogLevel>("info,api=debug").is_ok());
         assert!(round_trip::<LogLevel>("info,api=loud").is_err());
+    }
+
+    #[test]
+    fn a_domain_is_lower_case_labels_and_perhaps_a_port() {
+        for good in ["", "sbx.test", "sbx.test:8443", "localhost"] {
+            assert_eq!(round_trip::<Domain>(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "-a.b", "a..b", "A.b", "a.b:", "a.b:0", "a.b:x", "*.a", "a/b",
+        ] {
+            assert!(round_trip::<Domain>(bad).is_err(), "{bad}");
+        }
+        let host = |text: &str| text.parse::<Domain>().unwrap().host().map(str::to_owned);
+        assert_eq!(host("sbx.test:8443").as_deref(), Some("sbx.test"));
     }
 
     #[test]

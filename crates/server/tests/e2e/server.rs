@@ -62,6 +62,8 @@ impl Server {
             .envs([
                 ("DORMOUSE_DATA_DIR", "data"),
                 ("DORMOUSE_LISTEN", "127.0.0.1:0"),
+                ("DORMOUSE_E2B_LISTEN", "127.0.0.1:0"),
+                ("DORMOUSE_RUNTIME", "none"),
             ])
             .args(flags)
             .stdout(Stdio::piped())

@@ -1,0 +1,309 @@
+//! What users of sandboxes reach: the E2B API and, on the same ports, the gateway to sandboxes.
+//!
+//! ```text
+//!                     ┌─ for a sandbox ─▶ gateway ─▶ dialled inside its network namespace
+//!  client ─▶ gateway ─┤                     └─ asleep ─▶ flights ─▶ intent ─▶ store
+//!                     └─ for none ──────▶ E2B API ──────────────▶ intent ─▶ store
+//! ```
+//!
+//! The adapters between the parts are here: tokens for the control loop, use of sandboxes for its
+//! timers, flights for the gateway. No part knows another.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs as _},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use async_trait::async_trait;
+use auth::{Audit, Keys, Ledger, Seal, quota::Size};
+use cache::{RouteFeed, RoutingCache};
+use control::{ActivitySource, AgentTokens};
+use e2b::E2b;
+use gateway::{Gateway, Listen as Door, Ports};
+use kit::{Clock, Entropy, Tasks};
+use model::{
+    Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp,
+    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
+    workload::Secret,
+};
+use plan::timers::Activity;
+use routes::{Route, Table};
+use runtime::Inside;
+use rustls::ServerConfig;
+use store::{Store, StoreError, StoreExt as _};
+use tokio::time::Instant;
+use wake::{Flights, WakeError};
+
+use crate::{
+    config::{Settings, types::Listen},
+    control_loop::{ControlLoop, SYNC_TIMEOUT},
+    metrics::Sources,
+};
+
+/// The template that is there from the first start on.
+const BASE: &str = "base";
+
+/// What it stands on.
+#[derive(Debug)]
+pub(crate) struct Foundation<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) store: &'a Arc<dyn Store>,
+    pub(crate) control: &'a ControlLoop,
+    pub(crate) inside: Arc<dyn Inside>,
+    pub(crate) keys: Keys,
+    pub(crate) seal: Seal,
+    pub(crate) audit: Audit,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) entropy: &'a Arc<Entropy>,
+    /// For the listener of the domain, where there is one.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+/// What users reach.
+#[derive(Debug)]
+pub(crate) struct DataPlane {
+    gateway: Gateway,
+    /// Where what happens here is counted.
+    pub(crate) sources: Sources,
+}
+
+impl DataPlane {
+    /// Starts it, ready to serve. `used` learns from then on which sandboxes are in use.
+    ///
+    /// # Errors
+    /// If a port cannot be had, or the store cannot be read in time.
+    pub(crate) async fn start(
+        on: Foundation<'_>,
+        used: &GatewayUse,
+        tasks: &Tasks,
+    ) -> anyhow::Result<Self> {
+        ensure_base_template(&**on.store).await?;
+        let deadline = Instant::now() + SYNC_TIMEOUT;
+        let options = cache::Options::new(Arc::clone(on.entropy));
+        let routing = RoutingCache::start(Arc::clone(on.store), options, deadline, tasks)
+            .await
+            .context("read where sandboxes are")?;
+        let table = feed_routes(&on, tasks);
+        let flights = Flights::new(
+            Arc::clone(on.store),
+            routing,
+            Arc::clone(on.clock),
+            tasks.child(),
+            wake_options(on.settings),
+        );
+        let api = start_api(&on, tasks).await?;
+        let ports = Ports {
+            routes: table,
+            inside: on.inside,
+            wake: Arc::new(Waker(flights.clone())),
+            seal: Some(on.seal),
+            clock: Arc::clone(on.clock),
+            entropy: Arc::clone(on.entropy),
+        };
+        let options = gateway::Options {
+            domain: on.settings.e2b_domain.0.as_deref().map(Into::into),
+            wake_timeout: on.settings.wake_timeout.0,
+            ..gateway::Options::default()
+        };
+        let mut doors = vec![Door {
+            address: resolve(&on.settings.e2b_listen)?,
+            tls: None,
+        }];
+        if on.tls.is_some() {
+            doors.push(Door {
+                address: resolve(&on.settings.e2b_tls_listen)?,
+                tls: on.tls,
+            });
+        }
+        let router = e2b::router(Arc::clone(&api));
+        let gateway = Gateway::start(ports, options, doors, Some(router)).with_context(|| {
+            "start the gateway (choose other ports with --e2b-listen and --e2b-tls-listen, or 0 \
+             for any free one)"
+        })?;
+        used.0.set(gateway.activity()).ok();
+        let sources = Sources {
+            sandboxes: on.control.caches().sandboxes.clone(),
+            gateway: gateway.metrics(),
+            api,
+            flights,
+        };
+        Ok(Self { gateway, sources })
+    }
+
+    /// Where it listens: in plain HTTP, and with TLS where there is a domain.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        self.gateway.addresses()
+    }
+
+    /// Lets what is under way finish.
+    pub(crate) async fn drain(self, grace: Duration) {
+        if let Err(left) = self.gateway.drain(grace).await {
+            tracing::warn!(left, "connections to sandboxes were dropped");
+        }
+    }
+}
+
+fn resolve(listen: &Listen) -> anyhow::Result<SocketAddr> {
+    let mut found = (listen.host.as_str(), listen.port)
+        .to_socket_addrs()
+        .with_context(|| format!("find the address of {listen}"))?;
+    match found.next() {
+        Some(address) => Ok(address),
+        None => bail!("{listen} has no address"),
+    }
+}
+
+fn wake_options(settings: &Settings) -> wake::Options {
+    wake::Options {
+        enabled: settings.wake_enabled.0,
+        timeout: settings.wake_timeout.0,
+        max_parked: settings.wake_max_parked.0,
+        max_concurrent: settings.wake_max_concurrent.0,
+        ..wake::Options::default()
+    }
+}
+
+fn feed_routes(on: &Foundation<'_>, tasks: &Tasks) -> Arc<Table> {
+    let table = Arc::new(Table::new(routes::Limits::default()));
+    let feed = RouteFeed {
+        store: Arc::clone(on.store),
+        table: Arc::clone(&table),
+        clock: Arc::clone(on.clock),
+        entropy: Arc::clone(on.entropy),
+    };
+    let stop = tasks.stopping().clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = feed.follow(|_| {}) => {}
+        }
+    });
+    table
+}
+
+async fn start_api(on: &Foundation<'_>, tasks: &Tasks) -> anyhow::Result<Arc<E2b>> {
+    let deadline = Instant::now() + SYNC_TIMEOUT;
+    let events = cache::Cache::start(
+        Arc::clone(on.store),
+        cache::Options::new(Arc::clone(on.entropy)),
+        deadline,
+        tasks,
+    );
+    let shared = on.control.caches();
+    let caches = e2b::Caches {
+        sandboxes: shared.sandboxes.clone(),
+        pools: shared.pools.clone(),
+        templates: shared.templates.clone(),
+        events: events.await.context("read events")?,
+    };
+    let mut options = e2b::Options::new(name(BASE)?);
+    options.domain = on.settings.e2b_domain.0.clone();
+    options.filesystem_pause = true;
+    let otherwise = Size {
+        cpu_millis: u64::from(options.cpu_count) * 1000,
+        memory_mib: u64::from(options.memory_mib),
+    };
+    let ledger = Ledger::new(
+        caches.sandboxes.clone(),
+        caches.templates.clone(),
+        otherwise,
+    );
+    let mut ports = e2b::Ports::new(
+        on.keys.store(),
+        caches,
+        Arc::clone(on.clock),
+        Arc::clone(on.entropy),
+        on.seal.clone(),
+        on.keys.clone(),
+        Arc::new(ledger),
+    );
+    ports.audit = Some(on.audit.clone());
+    E2b::start(ports, options, tasks)
+        .await
+        .context("start the E2B API")
+}
+
+fn name(text: &str) -> anyhow::Result<Name> {
+    Ok(Name::new(text)?)
+}
+
+/// What E2B clients ask for when they name nothing. One that somebody has changed stays as it is.
+async fn ensure_base_template(store: &dyn Store) -> anyhow::Result<()> {
+    let spec = TemplateSpec {
+        image: BASE.into(),
+        image_pull_policy: ImagePullPolicy::Never,
+        runtime_class: RuntimeClass::Native,
+        sudo: true,
+        start_command: Vec::new(),
+        ready_command: Vec::new(),
+        resources: None,
+        env: StringMap::new(),
+        user: Some("user".into()),
+        workdir: None,
+        pause_policy: None,
+        teams: Vec::new(),
+    };
+    let template = SandboxTemplate::new(Metadata::new(None, name(BASE)?), spec);
+    match store.create_object(&template).await {
+        Ok(_) | Err(StoreError::AlreadyExists(_)) => Ok(()),
+        Err(error) => Err(error).context("make the template `base`"),
+    }
+}
+
+/// Tokens from the server's secret, for those deliveries whose record has the hash of one.
+#[derive(Debug)]
+pub(crate) struct SealedTokens(pub(crate) Seal);
+
+impl AgentTokens for SealedTokens {
+    fn agent_token(&self, sandbox: &Sandbox) -> Option<Secret> {
+        let access = sandbox.spec.access.as_ref()?;
+        access.agent_token.as_ref()?;
+        Some(self.0.agent_token(sandbox.spec.sandbox_id.as_ref()?))
+    }
+}
+
+/// What the gateway saw. Until it has started nobody can say, and nobody is put to sleep.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayUse(OnceLock<gateway::Activity>);
+
+impl ActivitySource for GatewayUse {
+    fn activity(&self, sandbox: &Sandbox) -> Activity {
+        let Some(activity) = self.0.get() else {
+            return Activity::Unknown;
+        };
+        match activity.of(sandbox.uid()) {
+            Some(seen) if seen.epoch != sandbox.spec.epoch => Activity::LastUsed(None),
+            Some(seen) if seen.open > 0 => Activity::InUse,
+            Some(seen) => Activity::LastUsed(Some(Timestamp::from_micros(seen.last_micros))),
+            None => Activity::LastUsed(None),
+        }
+    }
+}
+
+/// Flights, as the gateway asks for them.
+#[derive(Debug)]
+struct Waker(Flights);
+
+#[async_trait]
+impl gateway::Wake for Waker {
+    async fn wake(
+        &self,
+        route: &Route,
+        deadline: Instant,
+    ) -> Result<Arc<Route>, gateway::WakeError> {
+        self.0
+            .wake(route, deadline)
+            .await
+            .map_err(|error| match error {
+                WakeError::NotFound => gateway::WakeError::NotFound,
+                WakeError::Failed => gateway::WakeError::Failed,
+                WakeError::Timeout => gateway::WakeError::Timeout,
+                WakeError::Overloaded => gateway::WakeError::Overloaded {
+                    retry_after: Duration::from_secs(1),
+                },
+            })
+    }
+}

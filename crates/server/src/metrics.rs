@@ -1,0 +1,189 @@
+//! The page that Prometheus reads: what is counted elsewhere, as text.
+//!
+//! It has a listener of its own, off unless one is configured: numbers of all teams are on it, and
+//! whoever scrapes has no token to show.
+
+use std::{fmt::Write as _, time::Duration};
+
+use axum::{Router, extract::State, routing::get};
+use cache::{SandboxCache, SandboxIndex};
+use e2b::{BOUNDS, Ending};
+use gateway::metrics::{BUCKETS, Outcome, Waited, bound};
+use http::header::CONTENT_TYPE;
+use model::lifecycle::Phase;
+
+/// Where the numbers come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    pub(crate) sandboxes: SandboxCache,
+    pub(crate) gateway: gateway::Metrics,
+    pub(crate) api: std::sync::Arc<e2b::E2b>,
+    pub(crate) flights: wake::Flights,
+}
+
+/// The page at `/metrics`.
+pub(crate) fn router(sources: Sources) -> Router {
+    Router::new()
+        .route("/metrics", get(page))
+        .with_state(sources)
+}
+
+async fn page(State(sources): State<Sources>) -> impl axum::response::IntoResponse {
+    let text = render(&sources);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+fn render(sources: &Sources) -> String {
+    let mut page = Page::default();
+    page.family("dormouse_sandboxes", "gauge", "Sandboxes by phase");
+    for phase in Phase::ALL {
+        let count = sources
+            .sandboxes
+            .count_by(SandboxIndex::Phase, phase.as_str());
+        page.line("dormouse_sandboxes", &[("phase", phase.as_str())], count);
+    }
+    let name = "dormouse_wake_parked_requests";
+    page.family(name, "gauge", "Requests that wait for a sandbox to wake");
+    page.line(name, &[], sources.flights.parked());
+    gateway_lines(&mut page, &sources.gateway.snapshot());
+    api_lines(&mut page, &sources.api.stats());
+    page.0
+}
+
+fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) {
+    let name = "dormouse_gateway_requests_total";
+    page.family(name, "counter", "Requests to sandboxes by how they ended");
+    for outcome in Outcome::ALL {
+        page.line(name, &[("outcome", outcome.label())], seen.ended(outcome));
+    }
+    let name = "dormouse_gateway_wait_seconds";
+    page.family(name, "histogram", "How long requests waited, and for whom");
+    for whom in Waited::ALL {
+        let waits = seen.waited(whom);
+        let bounds = (0..BUCKETS).map(bound);
+        let buckets = bounds.zip(waits.buckets.iter().copied());
+        let total = Duration::from_micros(waits.micros);
+        page.histogram(name, &[("for", whom.label())], buckets, total);
+    }
+    for (name, kind, help, value) in [
+        (
+            "dormouse_gateway_connections",
+            "gauge",
+            "Connections of clients that are open",
+            seen.open,
+        ),
+        (
+            "dormouse_gateway_connections_total",
+            "counter",
+            "Connections taken from clients",
+            seen.accepted,
+        ),
+        (
+            "dormouse_gateway_dials_total",
+            "counter",
+            "Connections made to sandboxes",
+            seen.dials,
+        ),
+        (
+            "dormouse_gateway_reuses_total",
+            "counter",
+            "Requests that found a kept connection",
+            seen.reuses,
+        ),
+    ] {
+        page.family(name, kind, help);
+        page.line(name, &[], value);
+    }
+}
+
+fn api_lines(page: &mut Page, routes: &[e2b::RouteStats]) {
+    let asked = || routes.iter().filter(|r| r.endings.iter().any(|n| *n > 0));
+    let name = "dormouse_api_requests_total";
+    page.family(name, "counter", "Requests to the E2B API by how they ended");
+    for route in asked() {
+        for (ending, count) in Ending::ALL.into_iter().zip(route.endings) {
+            let labels = [
+                ("method", route.method),
+                ("path", route.path),
+                ("ending", ending.as_str()),
+            ];
+            page.line(name, &labels, count);
+        }
+    }
+    let name = "dormouse_api_request_seconds";
+    page.family(name, "histogram", "How long the E2B API took to answer");
+    for route in asked() {
+        let labels = [("method", route.method), ("path", route.path)];
+        let bounds = BOUNDS
+            .iter()
+            .map(|micros| Some(Duration::from_micros(*micros)));
+        let buckets = bounds.chain([None]).zip(route.took);
+        page.histogram(name, &labels, buckets, route.total);
+    }
+}
+
+/// The page so far.
+#[derive(Debug, Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        // Labels are words of ours and paths of routes: there is nothing to escape.
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{before}{label}=\"{text}\"");
+        }
+        let after = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{after} {value}");
+    }
+
+    /// Buckets come with their upper bounds, the last without one, each with its own count.
+    fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (Option<Duration>, u64)>,
+        total: Duration,
+    ) {
+        let mut below = 0;
+        for (bound, count) in buckets {
+            below += count;
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |b| b.as_secs_f64().to_string());
+            let mut labels = labels.to_vec();
+            labels.push(("le", &bound));
+            self.line(&format!("{name}_bucket"), &labels, below);
+        }
+        self.line(&format!("{name}_sum"), labels, total.as_secs_f64());
+        self.line(&format!("{name}_count"), labels, below);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_cumulative_and_end_with_all() {
+        let mut page = Page::default();
+        let bounds = [
+            Some(Duration::from_millis(1)),
+            Some(Duration::from_secs(1)),
+            None,
+        ];
+        let buckets = bounds.into_iter().zip([2, 3, 5]);
+        page.histogram("t", &[("a", "b")], buckets, Duration::from_millis(1500));
+        assert_eq!(
+            page.0,
+            "t_bucket{a=\"b\",le=\"0.001\"} 2\n\
+             t_bucket{a=\"b\",le=\"1\"} 5\n\
+             t_bucket{a=\"b\",le=\"+Inf\"} 10\n\
+             t_sum{a=\"b\"} 1.5\n\
+             t_count{a=\"b\"} 10\n"
+        );
+    }
+}
