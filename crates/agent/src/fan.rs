@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use wire::{connect::Error, process::EndEvent};
 
-/// Events a listener may be behind. With chunks of 32 KiB this bounds a stream's memory.
+/// Events a listener may be behind. With chunks of 128 KiB this bounds a stream's memory.
 const QUEUE: usize = 8;
 
 /// Where output came from.

@@ -43,10 +43,17 @@ use crate::{
     spawn::{self, Ends, Io, Spawned},
 };
 
-const PIPE_CHUNK: usize = 32 * 1024;
+/// What is read from a pipe at once: more for a program that fills it, so that one that talks much
+/// is not slowed down and one that does not costs little.
+const FIRST_CHUNK: usize = 8 * 1024;
+const LARGEST_CHUNK: usize = 128 * 1024;
+/// What is left of a buffer that is too small to read into.
+const LEAST_ROOM: usize = 2 * 1024;
+/// What the pipe of a program that talks much may hold.
+const LARGE_PIPE: usize = 512 * 1024;
 const PTY_CHUNK: usize = 16 * 1024;
 /// What may still be read after the waiting for output was ended: what a pipe holds.
-const LEFT_IN_PIPE: usize = 64 * 1024;
+const LEFT_IN_PIPE: usize = LARGE_PIPE;
 /// For how long a late `Connect` hears how it ended.
 const KEEP_ENDED: Duration = Duration::from_secs(30);
 
@@ -340,14 +347,18 @@ enum Output {
 
 impl Output {
     async fn read(mut self, process: Arc<Process>, stop: CancellationToken) {
-        let (source, chunk) = match &self {
-            Self::Pipe(source, _) => (*source, PIPE_CHUNK),
-            Self::Pty(_) => (Source::Pty, PTY_CHUNK),
+        let source = match &self {
+            Self::Pipe(source, _) => *source,
+            Self::Pty(_) => Source::Pty,
         };
         let mut buffer = BytesMut::new();
+        let mut chunk = FIRST_CHUNK;
         let mut left = LEFT_IN_PIPE;
         loop {
-            buffer.reserve(chunk);
+            if buffer.capacity() < LEAST_ROOM {
+                buffer.reserve(chunk);
+            }
+            let room = buffer.capacity();
             let read = tokio::select! {
                 biased;
                 read = self.read_some(&mut buffer) => read,
@@ -355,6 +366,10 @@ impl Output {
             };
             // An error of a pipe or a terminal means that nothing more will come.
             let Ok(read @ 1..) = read else { return };
+            if read == room && chunk < LARGEST_CHUNK {
+                chunk *= 4;
+                self.widen();
+            }
             process.fan.data(source, buffer.split().freeze()).await;
             if stop.is_cancelled() {
                 left = left.saturating_sub(read);
@@ -362,6 +377,13 @@ impl Output {
                     return;
                 }
             }
+        }
+    }
+
+    /// Has the kernel keep more of what a program prints. It may refuse: then it keeps less.
+    fn widen(&self) {
+        if let Self::Pipe(_, pipe) = self {
+            rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE).ok();
         }
     }
 

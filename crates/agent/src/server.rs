@@ -36,6 +36,9 @@ use crate::{
 /// How long a request's head may take to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a connection holds of what is on its way in or out. Larger blocks would not come from the
+/// allocator's own stock: see the program's `ALLOCATOR`.
+const MAX_BUFFER: usize = 192 * 1024;
 /// How long a client may go on sending after its last answer, and how long it may pause.
 const LINGER: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(2);
@@ -134,6 +137,7 @@ impl Agent {
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(HEAD_TIMEOUT)
+                    .max_buf_size(MAX_BUFFER)
                     .serve_connection(TokioIo::new(stream), service);
                 let served = async {
                     // How a connection ends is the client's business.

@@ -6,7 +6,6 @@
 use std::{fmt, str::FromStr};
 
 use base64::{
-    Engine as _,
     alphabet::{STANDARD, URL_SAFE},
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
@@ -16,19 +15,12 @@ use serde::{Deserialize, Deserializer, Serializer, de};
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
     .with_decode_allow_trailing_bits(true);
-const WRITE: GeneralPurpose = GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new());
 const READ: GeneralPurpose = GeneralPurpose::new(&STANDARD, LENIENT);
 const READ_URL: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, LENIENT);
 
 /// Appends `data` in base64 to a buffer.
 pub fn push_base64(out: &mut Vec<u8>, data: &[u8]) {
-    let start = out.len();
-    // Four characters for every three bytes begun.
-    out.resize(start + data.len().div_ceil(3) * 4, 0);
-    let written = WRITE
-        .encode_slice(data, &mut out[start..])
-        .unwrap_or_default();
-    out.truncate(start + written);
+    base64_simd::STANDARD.encode_append(data, out);
 }
 
 /// A field whose JSON `null` means its default.
@@ -158,7 +150,7 @@ pub mod int64 {
 pub mod opt_bytes {
     use base64::Engine as _;
 
-    use super::{Bytes, Deserialize, Deserializer, READ, READ_URL, Serializer, WRITE, de};
+    use super::{Bytes, Deserialize, Deserializer, READ, READ_URL, Serializer, de};
 
     /// Writes base64.
     ///
@@ -166,7 +158,7 @@ pub mod opt_bytes {
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
         match value {
-            Some(bytes) => to.serialize_str(&WRITE.encode(bytes)),
+            Some(bytes) => to.serialize_str(&base64_simd::STANDARD.encode_to_string(bytes)),
             None => to.serialize_none(),
         }
     }
