@@ -1,0 +1,414 @@
+//! Creating a sandbox: one write, then waiting until it is its owner's.
+//!
+//! ```text
+//!  read ──▶ [turn of the key] ──▶ claim a pool member ──none──▶ make a record
+//!                                        └────────────┬────────────────┘
+//!                    wait: ready ──▶ answer      failed, late, client gone ──▶ remove
+//! ```
+//!
+//! The work belongs to a task, not to the request. A client that leaves before the answer leaves
+//! nothing behind: nobody would know the id. A create that fails leaves nothing either.
+
+use std::sync::Arc;
+
+use auth::Caller;
+use cache::{SandboxIndex, WaitError};
+use http::StatusCode;
+use model::{Key, Name, Namespace, Sandbox, SandboxId, Spec as _, Version, sandbox::SandboxSpec};
+use serde_json::Value;
+use store::{Outcome, StoreError, StoreExt as _};
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::{
+    body,
+    idempotency::Token,
+    intent::Decision,
+    order::{Edition, Order, mint},
+    refusal::Refusal,
+    route::{Answer, Call, Made, json},
+    service::{Api, E2b},
+    state::{State, state_of},
+    wire::NewSandbox,
+};
+
+/// How often a record of a key is tried to be made while the last one of that key goes.
+const MAKINGS: usize = 8;
+/// A start that took less has cost its owner nothing worth a write.
+const FORGIVEN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// `POST /sandboxes`.
+pub(crate) async fn first(call: Call) -> Answer {
+    create(call, Edition::First).await
+}
+
+/// `POST /v2/sandboxes`.
+pub(crate) async fn second(call: Call) -> Answer {
+    create(call, Edition::Second).await
+}
+
+async fn create(call: Call, edition: Edition) -> Answer {
+    let Call {
+        api, caller, body, ..
+    } = call;
+    let text: Value = body::parse(&body)?;
+    let request: NewSandbox = body::parse(&body)?;
+    let route = format!("{edition:?}");
+    let token = Token::read(&call.headers, &route, &text)?;
+    let repeatable = token.is_some();
+    let order = Order::read(&api, &caller, request, edition, token)?;
+    let (tell, hear) = oneshot::channel();
+    let work = Arc::clone(&api);
+    api.tasks
+        .spawn(async move { run(&work, &caller, order, tell).await });
+    let sandbox = match hear.await {
+        Ok(Ok(sandbox)) => sandbox,
+        Ok(Err(refusal)) => return Err(for_creates(refusal, repeatable)),
+        Err(_) => {
+            return Err(Refusal::internal(
+                "the request failed unexpectedly: see the server's log",
+            ));
+        }
+    };
+    let rendered = api.render(&sandbox);
+    let mut response = json(StatusCode::CREATED, &rendered)?;
+    if let Some(id) = &sandbox.spec.sandbox_id {
+        response.extensions_mut().insert(Made(id.clone()));
+    }
+    Ok(response)
+}
+
+/// Without a key, the Python client must not repeat by itself what may have happened.
+fn for_creates(refusal: Refusal, repeatable: bool) -> Refusal {
+    let by_itself = matches!(
+        refusal.status(),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    );
+    if by_itself && !repeatable {
+        refusal.not_to_be_repeated()
+    } else {
+        refusal
+    }
+}
+
+type Tell = oneshot::Sender<Result<Arc<Sandbox>, Refusal>>;
+
+async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
+    let team = &caller.team;
+    let _turn = match &order.token {
+        Some(token) => Some(api.queues.turn(team, token).await),
+        None => None,
+    };
+    let deadline = Instant::now() + api.options.startup_timeout;
+    let (placed, repeated) = match find_or_place(api, caller, &order).await {
+        Ok(placed) => placed,
+        Err(refusal) => {
+            // A client that has left hears nothing, and nothing was made.
+            let _ = tell.send(Err(refusal));
+            return;
+        }
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = placed.ready(api, &order, deadline) => outcome,
+        () = tell.closed() => {
+            tracing::info!(key = %placed.key, "its client left; a new sandbox is removed");
+            if !repeated {
+                api.discard(&placed.key, &placed.id).await;
+            }
+            return;
+        }
+    };
+    match outcome {
+        Ok(sandbox) => {
+            if tell.send(Ok(sandbox)).is_err() && !repeated {
+                api.discard(&placed.key, &placed.id).await;
+            }
+        }
+        Err(refusal) => {
+            api.discard(&placed.key, &placed.id).await;
+            let _ = tell.send(Err(refusal));
+        }
+    }
+}
+
+/// A delivery that was written and is not ready yet.
+struct Placed {
+    key: Key,
+    id: SandboxId,
+    version: Version,
+    since: Instant,
+    /// Whether its time is still to begin.
+    fresh: bool,
+}
+
+/// The sandbox of an earlier request with the same key, or a new one.
+async fn find_or_place(
+    api: &E2b,
+    caller: &Caller,
+    order: &Order,
+) -> Result<(Placed, bool), Refusal> {
+    let team = &caller.team;
+    if let Some(token) = &order.token {
+        for known in api.roster.find_keyed(team, token.key()) {
+            let alive = matches!(
+                state_of(&known),
+                State::Creating | State::Running | State::Paused
+            );
+            let Some(id) = known.spec.sandbox_id.clone().filter(|_| alive) else {
+                continue;
+            };
+            if !token.made(&known) {
+                return Err(Refusal::key_reused());
+            }
+            let placed = Placed {
+                key: known.key(),
+                id,
+                version: known.version(),
+                since: Instant::now(),
+                // One that a server that has died since was making.
+                fresh: state_of(&known) == State::Creating,
+            };
+            return Ok((placed, true));
+        }
+    }
+    let id = mint(api);
+    let wanted = order.spec(api, &id);
+    let reserved = api.ledger.reserve(&caller.account(), &id, &wanted)?;
+    let placed = place(api, team, order, &id).await?;
+    reserved.written(placed.version);
+    Ok((placed, false))
+}
+
+async fn place(
+    api: &E2b,
+    team: &Namespace,
+    order: &Order,
+    id: &SandboxId,
+) -> Result<Placed, Refusal> {
+    for pool in &order.pools {
+        if let Some(placed) = claim(api, team, order, id, &pool.metadata.name).await? {
+            return Ok(placed);
+        }
+    }
+    make(api, team, order, id).await
+}
+
+/// Takes an idle member of a pool by one write; `None` if there is none to take.
+async fn claim(
+    api: &E2b,
+    team: &Namespace,
+    order: &Order,
+    id: &SandboxId,
+    pool: &Name,
+) -> Result<Option<Placed>, Refusal> {
+    let candidates = api
+        .caches
+        .sandboxes
+        .find_by(SandboxIndex::Claimable, (team, pool));
+    // From a random place on, so that claimers do not all try the same one first.
+    let start = api.entropy.below(candidates.len());
+    for member in candidates.iter().cycle().skip(start).take(candidates.len()) {
+        let now = api.now();
+        let end_at = order.lasts.map(|lasts| now.plus(provisional(api, lasts)));
+        let Some(next) = order.made_from(api, member, id, now, end_at) else {
+            continue;
+        };
+        let since = Instant::now();
+        let key = member.key();
+        let version = match api.store.update_spec(&next).await {
+            Ok(written) => written.version(),
+            Err(
+                StoreError::Conflict { .. } | StoreError::NotFound(_) | StoreError::OtherUid { .. },
+            ) => continue,
+            Err(error) => match confirm(api, &key, id, error).await? {
+                Some(version) => version,
+                None => continue,
+            },
+        };
+        return Ok(Some(Placed {
+            key,
+            id: id.clone(),
+            version,
+            since,
+            fresh: true,
+        }));
+    }
+    Ok(None)
+}
+
+/// Makes a record of its own.
+async fn make(
+    api: &E2b,
+    team: &Namespace,
+    order: &Order,
+    id: &SandboxId,
+) -> Result<Placed, Refusal> {
+    for _ in 0..MAKINGS {
+        let name = match &order.token {
+            Some(token) => token.record_name(team),
+            None => Name::new(id.as_str()).ok(),
+        };
+        let name = name.ok_or_else(|| Refusal::internal("an id could not be made"))?;
+        let key = Key::namespaced(SandboxSpec::KIND, team.clone(), name.clone());
+        let (now, since) = (api.now(), Instant::now());
+        let end_at = order.lasts.map(|lasts| now.plus(provisional(api, lasts)));
+        let sandbox = order.made_anew(api, name, id, now, end_at);
+        let version = match api.store.create_object(&sandbox).await {
+            Ok(written) => written.version(),
+            Err(StoreError::AlreadyExists(_)) => {
+                passed(api, &key, order).await?;
+                continue;
+            }
+            Err(error) => match confirm(api, &key, id, error).await? {
+                Some(version) => version,
+                None => continue,
+            },
+        };
+        return Ok(Placed {
+            key,
+            id: id.clone(),
+            version,
+            since,
+            fresh: true,
+        });
+    }
+    Err(Refusal::too_many_conflicts())
+}
+
+/// Another record of the same key is there: one that goes is waited for; one that stays was made
+/// through another server at this moment.
+async fn passed(api: &E2b, key: &Key, order: &Order) -> Result<(), Refusal> {
+    let Some(there) = api.store.find::<SandboxSpec>(key).await? else {
+        return Ok(());
+    };
+    match state_of(&there) {
+        State::Creating | State::Running | State::Paused => {
+            let same = order.token.as_ref().is_some_and(|t| t.made(&there));
+            Err(if same {
+                Refusal::unavailable("a request with this Idempotency-Key is under way: try again")
+            } else {
+                Refusal::key_reused()
+            })
+        }
+        State::Ending | State::Gone => {
+            if let Some(id) = &there.spec.sandbox_id {
+                api.end(key, id).await?;
+            }
+            let deadline = Instant::now() + api.options.startup_timeout;
+            let gone = cache::condition::gone(there.uid());
+            api.caches.sandboxes.wait_for(key, gone, deadline).await?;
+            Ok(())
+        }
+    }
+}
+
+/// After a write of which nobody knows whether it happened: looks. `None` if it did not.
+async fn confirm(
+    api: &E2b,
+    key: &Key,
+    id: &SandboxId,
+    error: StoreError,
+) -> Result<Option<Version>, Refusal> {
+    let StoreError::Unavailable {
+        outcome: Outcome::Unknown,
+        ..
+    } = error
+    else {
+        return Err(error.into());
+    };
+    match api.store.find::<SandboxSpec>(key).await {
+        Ok(Some(there)) if there.spec.sandbox_id.as_ref() == Some(id) => Ok(Some(there.version())),
+        Ok(_) => Ok(None),
+        Err(_) => {
+            // It may be there: it is removed as soon as the store answers again.
+            api.discard(key, id).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// How long a sandbox has until it is ready and its time begins to count.
+fn provisional(api: &E2b, lasts: std::time::Duration) -> std::time::Duration {
+    lasts.max(api.options.startup_timeout)
+}
+
+enum Start {
+    Ready(Arc<Sandbox>),
+    Failed(Box<str>),
+    Ended,
+}
+
+impl Placed {
+    /// Waits until it is its owner's.
+    async fn ready(
+        &self,
+        api: &E2b,
+        order: &Order,
+        deadline: Instant,
+    ) -> Result<Arc<Sandbox>, Refusal> {
+        let judge = |s: Option<&Sandbox>| match s.map(|s| (s, state_of(s))) {
+            None | Some((_, State::Ending)) => Some(Start::Ended),
+            Some((_, State::Creating)) => None,
+            Some((s, State::Running | State::Paused)) => Some(Start::Ready(Arc::new(s.clone()))),
+            Some((s, State::Gone)) => Some(Start::Failed(why_it_ended(s))),
+        };
+        let waited = api
+            .until(&self.key, &self.id, self.version, deadline, judge)
+            .await;
+        match waited {
+            Ok(Start::Ready(sandbox)) => self.settle(api, order, sandbox).await,
+            Ok(Start::Failed(why)) => Err(Refusal::create_failed(&why)),
+            Ok(Start::Ended) => Err(Refusal::conflict(
+                "the sandbox was ended while it was being created",
+            )),
+            Err(WaitError::DeadlineReached { .. }) => {
+                Err(Refusal::start_took_too_long(api.options.startup_timeout))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Its time counts from now on, not from when it was asked for. Most of the time that makes no
+    /// difference, and costs no write.
+    async fn settle(
+        &self,
+        api: &E2b,
+        order: &Order,
+        sandbox: Arc<Sandbox>,
+    ) -> Result<Arc<Sandbox>, Refusal> {
+        let Some(lasts) = order.lasts else {
+            return Ok(sandbox);
+        };
+        let is_exact = provisional(api, lasts) == lasts && self.since.elapsed() < FORGIVEN;
+        if is_exact || !self.fresh {
+            return Ok(sandbox);
+        }
+        let Some(team) = sandbox.metadata.namespace.clone() else {
+            return Ok(sandbox);
+        };
+        let given = sandbox.spec.timeouts.end_at;
+        let settled = api
+            .amend(&team, self.id.as_str(), |sandbox| {
+                // Somebody has moved it since: theirs counts.
+                if sandbox.spec.timeouts.end_at != given {
+                    return Ok(Decision::Keep);
+                }
+                let mut next = sandbox.clone();
+                next.spec.timeouts.end_at = Some(api.now().plus(lasts));
+                Ok(Decision::Write(Box::new(next)))
+            })
+            .await?;
+        Ok(settled.sandbox)
+    }
+}
+
+/// What a sandbox that has ended says of its end.
+pub(crate) fn why_it_ended(sandbox: &Sandbox) -> Box<str> {
+    let status = &sandbox.status;
+    let stopped = status.stopped.as_ref().map(|s| s.message.clone());
+    let operation = status.last_operation.as_ref();
+    let error = operation.and_then(|op| op.error.clone());
+    error
+        .or(stopped.filter(|message| !message.is_empty()))
+        .unwrap_or_else(|| "it ended".into())
+}

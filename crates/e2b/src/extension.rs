@@ -1,0 +1,114 @@
+//! What E2B's protocol has no field for: asked for by metadata under a prefix of our own.
+//!
+//! | Key | Value |
+//! |---|---|
+//! | `dormouse.dev/never-timeout` | `true`: no deadline |
+//! | `dormouse.dev/idle-timeout` | seconds without use after which it sleeps, or what `idle-action` says |
+//! | `dormouse.dev/idle-action` | `pause`, `kill`, or `release` for a member of a pool |
+//! | `dormouse.dev/descend-after` | seconds asleep after which its memory is given up |
+//!
+//! The pairs stay in the sandbox's metadata. Another key under the prefix is refused by name.
+
+use model::{StringMap, sandbox::IdleAction};
+
+use crate::refusal::Refusal;
+
+const PREFIX: &str = "dormouse.dev/";
+const YEAR: u32 = 365 * 24 * 3600;
+
+/// What happens to an unused sandbox, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Idle {
+    pub(crate) seconds: u32,
+    pub(crate) action: IdleAction,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extensions {
+    pub(crate) never_timeout: bool,
+    pub(crate) idle: Option<Idle>,
+    pub(crate) descend_after: Option<u32>,
+}
+
+impl Extensions {
+    pub(crate) fn read(metadata: &StringMap, filesystem_pause: bool) -> Result<Self, Refusal> {
+        let mut found = Self::default();
+        let mut action = None;
+        let mut seconds = None;
+        for (key, value) in metadata.iter() {
+            let Some(name) = key.strip_prefix(PREFIX) else {
+                continue;
+            };
+            let bad = |what: &str| Refusal::bad_field(&format!("metadata.{key}"), what);
+            let number = || {
+                let number = value.parse().ok().filter(|n| (1..=YEAR).contains(n));
+                number.ok_or_else(|| bad("use 1 to 31536000 seconds"))
+            };
+            match name {
+                "never-timeout" => {
+                    found.never_timeout = value
+                        .parse()
+                        .map_err(|_| bad("use \"true\" or \"false\""))?;
+                }
+                "idle-timeout" => seconds = Some(number()?),
+                "idle-action" => {
+                    action = Some(match value {
+                        "pause" => IdleAction::Pause,
+                        "kill" => IdleAction::Kill,
+                        "release" => IdleAction::Release,
+                        _ => return Err(bad("use \"pause\", \"kill\" or \"release\"")),
+                    });
+                }
+                "descend-after" if filesystem_pause => found.descend_after = Some(number()?),
+                "descend-after" => {
+                    return Err(bad("this server cannot keep files without memory"));
+                }
+                _ => return Err(bad("unknown: keys under dormouse.dev/ are the server's")),
+            }
+        }
+        found.idle = match (seconds, action) {
+            (Some(seconds), action) => Some(Idle {
+                seconds,
+                action: action.unwrap_or_default(),
+            }),
+            (None, None) => None,
+            (None, Some(_)) => {
+                let why = "it needs dormouse.dev/idle-timeout";
+                return Err(Refusal::bad_field("metadata.dormouse.dev/idle-action", why));
+            }
+        };
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Extensions, Refusal> {
+        Extensions::read(&pairs.iter().copied().collect(), true)
+    }
+
+    #[test]
+    fn known_keys_are_read_and_others_refused() {
+        let all = read(&[
+            ("dormouse.dev/never-timeout", "true"),
+            ("dormouse.dev/idle-timeout", "60"),
+            ("dormouse.dev/idle-action", "kill"),
+            ("user", "anything"),
+        ]);
+        let all = all.unwrap();
+        assert!(all.never_timeout);
+        let idle = all.idle.unwrap();
+        assert_eq!((idle.seconds, idle.action), (60, IdleAction::Kill));
+        for bad in [
+            ("dormouse.dev/never-timeout", "yes"),
+            ("dormouse.dev/idle-timeout", "0"),
+            ("dormouse.dev/idle-action", "kill"),
+            ("dormouse.dev/paused-retention", "60"),
+        ] {
+            assert!(read(&[bad]).is_err(), "{bad:?}");
+        }
+    }
+}

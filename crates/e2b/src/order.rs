@@ -1,0 +1,320 @@
+//! What a request for a sandbox asks for, checked, before anything is written.
+
+use std::{sync::Arc, time::Duration};
+
+use auth::Caller;
+use model::{
+    Epoch, Metadata, Name, Sandbox, SandboxId, SandboxPool, StringMap, Timestamp,
+    sandbox::{
+        IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, SANDBOX_FINALIZER, SandboxSpec,
+        SnapshotType, Timeouts,
+    },
+    validate::{Problems, Rules as _},
+};
+use plan::claim::{Delivery, claimed};
+
+use crate::{
+    egress,
+    extension::{Extensions, Idle},
+    idempotency::{self, Token},
+    names::Meant,
+    refusal::Refusal,
+    rung,
+    service::E2b,
+    wire::NewSandbox,
+};
+
+/// Which version of a route was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edition {
+    First,
+    Second,
+}
+
+impl Edition {
+    /// Seconds that a sandbox has whose request names no timeout.
+    pub(crate) const fn default_timeout(self) -> u32 {
+        match self {
+            Self::First => 15,
+            Self::Second => 300,
+        }
+    }
+}
+
+/// A sandbox as it was ordered.
+#[derive(Debug)]
+pub(crate) struct Order {
+    meant: Meant,
+    owner: Owner,
+    env: StringMap,
+    metadata: StringMap,
+    network: Option<Box<NetworkPolicy>>,
+    pause_policy: Option<Box<PausePolicy>>,
+    timeouts: Timeouts,
+    wake_on_traffic: bool,
+    secure: bool,
+    /// How long it has; none for ever.
+    pub(crate) lasts: Option<Duration>,
+    /// Pools a member of which would do.
+    pub(crate) pools: Vec<Arc<SandboxPool>>,
+    pub(crate) token: Option<Token>,
+}
+
+impl Order {
+    /// Reads a request.
+    pub(crate) fn read(
+        api: &E2b,
+        caller: &Caller,
+        request: NewSandbox,
+        edition: Edition,
+        token: Option<Token>,
+    ) -> Result<Self, Refusal> {
+        refuse_unbuilt(&request, edition)?;
+        let default = api.options.default_template.as_str();
+        let asked = request.template_id.as_deref().unwrap_or(default);
+        let meant = api.meant(&caller.team, asked)?;
+        let metadata: StringMap = request.metadata.into_iter().flatten().collect();
+        let extensions = Extensions::read(&metadata, api.options.filesystem_pause)?;
+        let pools = match &meant.pool {
+            Some(pool) => vec![Arc::clone(pool)],
+            None => api.pools_of(&caller.team, &meant.template),
+        };
+        let pool_default = meant.pool.as_ref().map(|p| p.spec.default_timeouts);
+        let seconds = match request.timeout {
+            Some(asked) => timeout(api, caller, asked, 1)?,
+            None => pool_default
+                .and_then(|t| t.seconds)
+                .unwrap_or(edition.default_timeout()),
+        };
+        let auto_pause = request.auto_pause.unwrap_or(false);
+        let auto_resume = request.auto_resume.is_some_and(|a| a.enabled);
+        if auto_resume && !auto_pause {
+            let why = "a sandbox that ends at its timeout cannot be woken: set autoPause too";
+            return Err(Refusal::bad_field("autoResume", why));
+        }
+        let pause_policy = pause_policy(
+            api,
+            &meant,
+            request.auto_pause_memory,
+            auto_pause,
+            auto_resume,
+            extensions.descend_after,
+        )?;
+        let idle = extensions.idle.or_else(|| {
+            let default = pool_default?;
+            Some(Idle {
+                seconds: default.idle_seconds?,
+                action: default.idle_action,
+            })
+        });
+        let order = Self {
+            owner: caller.owner(),
+            env: request.env_vars.into_iter().flatten().collect(),
+            network: egress::policy(request.allow_internet_access, request.network)?,
+            pause_policy,
+            timeouts: Timeouts {
+                end_at: None,
+                seconds: (!extensions.never_timeout).then_some(seconds),
+                on_timeout: if auto_pause {
+                    OnTimeout::Pause
+                } else {
+                    OnTimeout::Kill
+                },
+                idle_seconds: idle.map(|i| i.seconds),
+                idle_action: idle.map_or(IdleAction::default(), |i| i.action),
+            },
+            wake_on_traffic: auto_resume,
+            secure: edition == Edition::Second || request.secure == Some(true),
+            lasts: (!extensions.never_timeout).then(|| Duration::from_secs(seconds.into())),
+            pools,
+            metadata,
+            meant,
+            token,
+        };
+        let name = order.meant.template.clone();
+        check(&order.made_anew(api, name, &mint(api), api.now(), None))?;
+        Ok(order)
+    }
+
+    /// What is wanted, as a quota sees it.
+    pub(crate) fn spec(&self, api: &E2b, id: &SandboxId) -> SandboxSpec {
+        let name = self.meant.template.clone();
+        self.made_anew(api, name, id, api.now(), None).spec
+    }
+
+    /// A new record of its own.
+    pub(crate) fn made_anew(
+        &self,
+        api: &E2b,
+        name: Name,
+        id: &SandboxId,
+        now: Timestamp,
+        end_at: Option<Timestamp>,
+    ) -> Sandbox {
+        let mut meta = Metadata::new(Some(self.owner.team.clone()), name);
+        // Put there now, it need not be put there by a write of its own.
+        meta.finalizers = vec![SANDBOX_FINALIZER.into()];
+        let mut spec = SandboxSpec {
+            template: Some(self.meant.template.clone()),
+            env: self.env.clone(),
+            metadata: self.metadata.clone(),
+            timeouts: Timeouts {
+                end_at,
+                ..self.timeouts
+            },
+            owner: Some(self.owner.clone()),
+            sandbox_id: Some(id.clone()),
+            epoch: Epoch(1),
+            claimed_at: Some(now),
+            ..SandboxSpec::default()
+        };
+        if let Some(pool) = &self.meant.pool {
+            spec.images = pool.spec.idle_images.clone();
+            spec.resources = pool.spec.resources;
+            spec.image_pull_policy = pool.spec.image_pull_policy;
+        }
+        let mut sandbox = Sandbox::new(meta, spec);
+        self.settings(api, &mut sandbox, id);
+        sandbox
+    }
+
+    /// A member of a pool as it becomes the caller's; `None` if it cannot be claimed.
+    pub(crate) fn made_from(
+        &self,
+        api: &E2b,
+        member: &Sandbox,
+        id: &SandboxId,
+        now: Timestamp,
+        end_at: Option<Timestamp>,
+    ) -> Option<Sandbox> {
+        let delivery = Delivery {
+            owner: self.owner.clone(),
+            id: id.clone(),
+            env: self.env.clone(),
+            images: StringMap::new(),
+            metadata: self.metadata.clone(),
+            timeouts: Timeouts {
+                end_at,
+                ..self.timeouts
+            },
+            claim: None,
+        };
+        let mut next = claimed(member, &delivery, now)?;
+        self.settings(api, &mut next, id);
+        Some(next)
+    }
+
+    fn settings(&self, api: &E2b, sandbox: &mut Sandbox, id: &SandboxId) {
+        let spec = &mut sandbox.spec;
+        spec.network = self.network.clone();
+        spec.pause_policy = self.pause_policy.clone();
+        spec.wake_on_traffic = self.wake_on_traffic;
+        spec.access = Some(Box::new(api.seal.access(id, self.secure)));
+        idempotency::forget(&mut sandbox.metadata.annotations);
+        rung::forget(sandbox);
+        if let Some(token) = &self.token {
+            token.annotate(&mut sandbox.metadata.annotations, id);
+        }
+    }
+}
+
+/// A fresh id: `i` and twenty letters and digits.
+pub(crate) fn mint(api: &E2b) -> SandboxId {
+    let random = SandboxId::from_random(api.entropy.u128());
+    SandboxId::new(format!("i{random}")).unwrap_or(random)
+}
+
+/// Seconds that a client asks for.
+pub(crate) fn timeout(api: &E2b, caller: &Caller, asked: i64, least: u32) -> Result<u32, Refusal> {
+    let most = api.options.max_timeout.as_secs();
+    let own = caller.limits.max_timeout_seconds.map(u64::from);
+    let most = own.map_or(most, |own| most.min(own));
+    u32::try_from(asked)
+        .ok()
+        .filter(|seconds| (u64::from(least)..=most).contains(&u64::from(*seconds)))
+        .ok_or_else(|| Refusal::bad_field("timeout", format!("use {least} to {most} seconds")))
+}
+
+/// Checks a record by the rules of the model, in the words of this protocol.
+pub(crate) fn check(sandbox: &Sandbox) -> Result<(), Refusal> {
+    let mut problems = Problems::default();
+    SandboxSpec::check(sandbox, &mut problems);
+    match problems.into_vec().into_iter().next() {
+        None => Ok(()),
+        Some(problem) => {
+            let field = problem
+                .field
+                .strip_prefix("spec.")
+                .unwrap_or(&problem.field);
+            let field = match field.strip_prefix("env") {
+                Some(rest) => format!("envVars{rest}"),
+                None => field.to_owned(),
+            };
+            let why = format!("{}: {}", problem.reason, problem.remedy);
+            Err(Refusal::bad_field(&field, why))
+        }
+    }
+}
+
+fn refuse_unbuilt(request: &NewSandbox, edition: Edition) -> Result<(), Refusal> {
+    // An empty object or list asks for nothing; `{"tokens": {}}` neither.
+    let asks_for_tokens = request.iam.iter().flatten().any(|(_, value)| {
+        let empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+        !empty && !value.is_null()
+    });
+    if asks_for_tokens {
+        return Err(Refusal::unsupported_field("iam"));
+    }
+    if request
+        .volume_mounts
+        .as_ref()
+        .is_some_and(|v| !v.is_empty())
+    {
+        return Err(Refusal::unsupported_field("volumeMounts"));
+    }
+    if edition == Edition::Second && request.secure == Some(false) {
+        let why = "sandboxes made by this route are always secured: leave it out";
+        return Err(Refusal::bad_field("secure", why));
+    }
+    Ok(())
+}
+
+fn pause_policy(
+    api: &E2b,
+    meant: &Meant,
+    memory: Option<bool>,
+    auto_pause: bool,
+    auto_resume: bool,
+    descend_after: Option<u32>,
+) -> Result<Option<Box<PausePolicy>>, Refusal> {
+    const FIELD: &str = "autoPauseMemory";
+    let standing = meant
+        .found
+        .as_ref()
+        .and_then(|t| t.spec.pause_policy.clone());
+    let mut policy = standing.unwrap_or_default();
+    match memory {
+        None => {}
+        Some(true) => policy.snapshot_type = SnapshotType::Freeze,
+        Some(false) if !auto_pause => {
+            return Err(Refusal::bad_field(FIELD, "it needs autoPause"));
+        }
+        Some(false) if auto_resume => {
+            let why =
+                "what sleeps without its memory is not woken by traffic: leave autoResume out";
+            return Err(Refusal::bad_field(FIELD, why));
+        }
+        Some(false) if !api.options.filesystem_pause => {
+            let why = "this server cannot keep files without memory";
+            return Err(Refusal::filesystem_only(FIELD, why));
+        }
+        Some(false) => {
+            policy.snapshot_type = SnapshotType::Rootfs;
+            policy.descend_after = None;
+        }
+    }
+    if descend_after.is_some() {
+        policy.descend_after = descend_after;
+    }
+    Ok((*policy != PausePolicy::default()).then_some(policy))
+}

@@ -1,0 +1,113 @@
+//! What this API needs of others besides records and keys: what sandboxes use, and what they log.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use model::{Sandbox, SandboxId, Timestamp};
+
+/// What a sandbox used at one moment. Sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: Timestamp,
+    /// Processors it may use.
+    pub cpu_count: u32,
+    /// Per cent of them in use; 100 for all of one.
+    pub cpu_used_percent: f32,
+    /// Memory in use, without caches.
+    pub memory_used: u64,
+    /// Memory it may use.
+    pub memory_total: u64,
+    /// Memory in use as cache.
+    pub memory_cache: u64,
+    /// Disk in use.
+    pub disk_used: u64,
+    /// Disk it may use.
+    pub disk_total: u64,
+}
+
+/// Knows what sandboxes used.
+pub trait MetricsSource: Send + Sync + fmt::Debug {
+    /// What a delivery used from `start` to `end`, both included, oldest first.
+    fn range(&self, id: &SandboxId, start: Timestamp, end: Timestamp) -> Vec<Sample>;
+
+    /// What it used last.
+    fn latest(&self, id: &SandboxId) -> Option<Sample>;
+}
+
+/// How bad a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// For those who look for a defect.
+    Debug,
+    /// All is well.
+    Info,
+    /// Something is wrong.
+    Warn,
+    /// Something has failed.
+    Error,
+}
+
+impl Level {
+    /// The name, as on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+
+    /// The level of this name.
+    #[must_use]
+    pub fn read(name: &str) -> Option<Self> {
+        [Self::Debug, Self::Info, Self::Warn, Self::Error]
+            .into_iter()
+            .find(|level| level.as_str() == name)
+    }
+}
+
+/// One line of a sandbox's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// When.
+    pub at: Timestamp,
+    /// How bad.
+    pub level: Level,
+    /// Who says so, as `lifecycle`.
+    pub logger: Box<str>,
+    /// What.
+    pub message: Box<str>,
+    /// More of it.
+    pub fields: Vec<(Box<str>, Box<str>)>,
+}
+
+/// Knows what sandboxes logged, besides what the records say of their life.
+#[async_trait]
+pub trait LogSource: Send + Sync + fmt::Debug {
+    /// The lines of a delivery, oldest first, as far as they are kept.
+    async fn lines(&self, sandbox: &Sandbox) -> Vec<LogLine>;
+}
+
+/// Where nothing is measured or logged.
+#[derive(Clone, Copy, Debug)]
+pub struct Nothing;
+
+impl MetricsSource for Nothing {
+    fn range(&self, _: &SandboxId, _: Timestamp, _: Timestamp) -> Vec<Sample> {
+        Vec::new()
+    }
+
+    fn latest(&self, _: &SandboxId) -> Option<Sample> {
+        None
+    }
+}
+
+#[async_trait]
+impl LogSource for Nothing {
+    async fn lines(&self, _: &Sandbox) -> Vec<LogLine> {
+        Vec::new()
+    }
+}

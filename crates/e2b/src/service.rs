@@ -1,0 +1,254 @@
+//! What the handlers share.
+
+use std::{sync::Arc, time::Duration};
+
+use auth::{Audit, Keys, Ledger, Seal};
+use cache::{
+    Cache, EventCache, PoolCache, SandboxCache, StartError, StopReason, TemplateCache, View,
+};
+use kit::{Clock, Entropy, Tasks};
+use model::{Name, Timestamp};
+use store::Store;
+use tokio::time::Instant;
+
+use crate::{
+    idempotency::Queues,
+    meter::{Meter, RouteStats},
+    ports::{LogSource, MetricsSource, Nothing},
+    roster::Roster,
+    routes,
+};
+
+/// How handlers share it.
+pub(crate) type Api = Arc<E2b>;
+
+/// What an installation says of itself, and bounds on what one client can ask for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the ports of sandboxes are found, as `{port}-{id}.{domain}`; none to leave that to the
+    /// client's own setting.
+    pub domain: Option<String>,
+    /// The version of envd that the agent stands for; clients switch features on by it.
+    pub envd_version: String,
+    /// Whether the runtime can keep the files of a sandbox without its memory.
+    pub filesystem_pause: bool,
+    /// The template of a request that names none, and the first of the default ones.
+    pub default_template: Name,
+    /// What is reported of a sandbox whose template names no limits.
+    pub cpu_count: u32,
+    /// Likewise, in MiB.
+    pub memory_mib: u32,
+    /// Likewise, in MiB.
+    pub disk_mib: u32,
+    /// How long a sandbox may take to be ready. Less than the minute that clients wait.
+    pub startup_timeout: Duration,
+    /// How long a pause, a resume or a change may take.
+    pub operation_timeout: Duration,
+    /// The longest timeout a client may ask for.
+    pub max_timeout: Duration,
+    /// Longest request body.
+    pub body_bytes: usize,
+    /// How long a request body may take to arrive.
+    pub body_timeout: Duration,
+    /// Longest path and query.
+    pub uri_bytes: usize,
+}
+
+impl Options {
+    /// The usual ones, for an installation with this default template.
+    #[must_use]
+    pub fn new(default_template: Name) -> Self {
+        Self {
+            domain: None,
+            envd_version: "0.6.13".into(),
+            filesystem_pause: false,
+            default_template,
+            cpu_count: 2,
+            memory_mib: 512,
+            disk_mib: 10 << 10,
+            startup_timeout: Duration::from_secs(50),
+            operation_timeout: Duration::from_secs(50),
+            max_timeout: Duration::from_secs(30 * 24 * 3600),
+            body_bytes: 1 << 20,
+            body_timeout: Duration::from_secs(30),
+            uri_bytes: 16 << 10,
+        }
+    }
+}
+
+/// What is looked at. Handles are cheap: caches that are there for others can be shared.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    /// Sandboxes.
+    pub sandboxes: SandboxCache,
+    /// Pools.
+    pub pools: PoolCache,
+    /// Templates.
+    pub templates: TemplateCache,
+    /// Events.
+    pub events: EventCache,
+}
+
+impl Caches {
+    /// Caches of its own.
+    ///
+    /// # Errors
+    /// If one does not sync before the deadline.
+    pub async fn start(
+        store: &Arc<dyn Store>,
+        entropy: &Arc<Entropy>,
+        deadline: Instant,
+        tasks: &Tasks,
+    ) -> Result<Self, StartError> {
+        async fn one<V: View>(
+            store: &Arc<dyn Store>,
+            entropy: &Arc<Entropy>,
+            deadline: Instant,
+            tasks: &Tasks,
+        ) -> Result<Cache<V>, StartError> {
+            let options = cache::Options::new(Arc::clone(entropy));
+            Cache::start(Arc::clone(store), options, deadline, tasks).await
+        }
+        Ok(Self {
+            sandboxes: one(store, entropy, deadline, tasks).await?,
+            pools: one(store, entropy, deadline, tasks).await?,
+            templates: one(store, entropy, deadline, tasks).await?,
+            events: one(store, entropy, deadline, tasks).await?,
+        })
+    }
+}
+
+/// What the API stands on.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Where intent is written.
+    pub store: Arc<dyn Store>,
+    /// Where it is seen.
+    pub caches: Caches,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, for ids.
+    pub entropy: Arc<Entropy>,
+    /// Where the tokens of sandboxes come from.
+    pub seal: Seal,
+    /// Who calls.
+    pub keys: Keys,
+    /// What callers may have.
+    pub ledger: Arc<Ledger>,
+    /// Where it is kept who did what; none to keep nothing.
+    pub audit: Option<Audit>,
+    /// What sandboxes use.
+    pub metrics: Arc<dyn MetricsSource>,
+    /// What sandboxes log, besides their life.
+    pub logs: Arc<dyn LogSource>,
+}
+
+impl Ports {
+    /// Ports without an audit or metrics, and without logs but those of a sandbox's life.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        caches: Caches,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<Entropy>,
+        seal: Seal,
+        keys: Keys,
+        ledger: Arc<Ledger>,
+    ) -> Self {
+        Self {
+            store,
+            caches,
+            clock,
+            entropy,
+            seal,
+            keys,
+            ledger,
+            audit: None,
+            metrics: Arc::new(Nothing),
+            logs: Arc::new(Nothing),
+        }
+    }
+}
+
+/// The API. It writes intent, looks at caches, and calls nobody else.
+#[derive(Debug)]
+pub struct E2b {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) caches: Caches,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<Entropy>,
+    pub(crate) seal: Seal,
+    pub(crate) keys: Keys,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) audit: Option<Audit>,
+    pub(crate) metrics: Arc<dyn MetricsSource>,
+    pub(crate) logs: Arc<dyn LogSource>,
+    pub(crate) options: Options,
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) queues: Queues,
+    pub(crate) meters: Vec<Meter>,
+    /// Writes outlive their clients in here.
+    pub(crate) tasks: Tasks,
+}
+
+impl E2b {
+    /// Starts following the caches.
+    ///
+    /// # Errors
+    /// If the cache of sandboxes has stopped.
+    pub async fn start(
+        ports: Ports,
+        options: Options,
+        tasks: &Tasks,
+    ) -> Result<Arc<Self>, StopReason> {
+        let sandboxes = ports.caches.sandboxes.clone();
+        let (roster, mut changes) = Roster::new(sandboxes.clone(), sandboxes.subscribe()).await?;
+        let roster = Arc::new(roster);
+        let following = Arc::clone(&roster);
+        let stop = tasks.stopping().clone();
+        tasks.spawn(async move {
+            loop {
+                let batch = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    batch = changes.next_batch(256) => batch,
+                };
+                match batch {
+                    Ok(keys) => following.refresh_all(&keys),
+                    // Whoever serves this sees it in the cache's health.
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Arc::new(Self {
+            store: ports.store,
+            caches: ports.caches,
+            clock: ports.clock,
+            entropy: ports.entropy,
+            seal: ports.seal,
+            keys: ports.keys,
+            ledger: ports.ledger,
+            audit: ports.audit,
+            metrics: ports.metrics,
+            logs: ports.logs,
+            options,
+            roster,
+            queues: Queues::default(),
+            meters: routes::all().map(|_| Meter::default()).collect(),
+            tasks: tasks.clone(),
+        }))
+    }
+
+    /// What was measured of each route.
+    #[must_use]
+    pub fn stats(&self) -> Vec<RouteStats> {
+        routes::all()
+            .zip(&self.meters)
+            .map(|(route, meter)| meter.stats(route.verb.as_str(), route.path))
+            .collect()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.wall_micros())
+    }
+}

@@ -1,0 +1,13 @@
+//! The API from the outside, over the memory store, the real control loop and the fake runtime.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod bad_input;
+mod creates;
+mod foreign;
+mod lifecycle;
+mod lists;
+mod others;
+mod pools;
+mod races;
+mod support;

@@ -1,0 +1,203 @@
+//! Metrics, logs, templates, teams, keys, what is not built, and what is counted.
+
+use e2b::{Ending, ports::Sample};
+use model::{SandboxId, Timestamp};
+use serde_json::{Value, json};
+
+use crate::support::World;
+
+#[tokio::test(start_paused = true)]
+async fn metrics_are_those_that_were_sampled() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let id = client.create(json!({})).await;
+    let path = format!("/sandboxes/{id}/metrics");
+    assert_eq!(client.get(&path).await.body, json!([]));
+    for second in 1..=3 {
+        let sample = Sample {
+            at: Timestamp::from_micros(second * 1_000_000 + 5),
+            cpu_count: 2,
+            cpu_used_percent: 12.5,
+            memory_used: 10,
+            memory_total: 20,
+            memory_cache: 5,
+            disk_used: 1,
+            disk_total: 2,
+        };
+        world.sampler.record(&SandboxId::new(&id).unwrap(), sample);
+    }
+    let all = client.get(&path).await.body;
+    assert_eq!(all.as_array().unwrap().len(), 3);
+    assert_eq!(
+        all[0],
+        json!({
+            "timestamp": "1970-01-01T00:00:01.000005Z", "timestampUnix": 1, "cpuCount": 2,
+            "cpuUsedPct": 12.5, "memUsed": 10, "memTotal": 20, "memCache": 5, "diskUsed": 1,
+            "diskTotal": 2,
+        })
+    );
+    let some = client.get(&format!("{path}?start=2&end=2")).await.body;
+    assert_eq!(some.as_array().unwrap().len(), 1);
+    assert_eq!(
+        client.get(&format!("{path}?start=3&end=2")).await.status,
+        400
+    );
+    let many = client
+        .get(&format!("/sandboxes/metrics?sandbox_ids={id},other"))
+        .await;
+    assert_eq!(many.body["sandboxes"][&id]["timestampUnix"], 3);
+    let too_many = vec!["x"; 101].join(",");
+    let reply = client
+        .get(&format!("/sandboxes/metrics?sandbox_ids={too_many}"))
+        .await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(client.get("/sandboxes/metrics").await.status, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_tell_the_life_of_a_sandbox() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let id = client.create(json!({})).await;
+    world.settle().await;
+    client.pause(&id).await;
+    world.settle().await;
+    let first = client.get(&format!("/sandboxes/{id}/logs")).await.body;
+    let line: Value = serde_json::from_str(first["logs"][0]["line"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&line["level"], &line["logger"]),
+        (&json!("info"), &json!("lifecycle"))
+    );
+    assert_eq!(first["logs"].as_array().unwrap().len(), 2);
+    assert_eq!(first["logEntries"][1]["fields"]["reason"], "Paused");
+    let second = format!("/v2/sandboxes/{id}/logs");
+    let list = async |query: &str| {
+        let reply = client.get(&format!("{second}{query}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let logs = reply.body["logs"].as_array().unwrap().clone();
+        let reasons = logs
+            .iter()
+            .map(|l| l["fields"]["reason"].as_str().unwrap().to_owned());
+        reasons.collect::<Vec<_>>()
+    };
+    assert_eq!(list("").await, ["Running", "Paused"]);
+    assert_eq!(list("?direction=backward&limit=1").await, ["Paused"]);
+    assert_eq!(list("?search=asleep").await, ["Paused"]);
+    assert!(list("?level=error").await.is_empty());
+    for bad in ["?limit=1001", "?direction=up", "?level=loud", "?cursor=-1"] {
+        assert_eq!(
+            client.get(&format!("{second}{bad}")).await.status,
+            400,
+            "{bad}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn templates_are_those_a_team_may_use() {
+    let world = World::new().await;
+    let (a, b) = (world.client("a").await, world.client("b").await);
+    let names = |body: &Value| -> Vec<String> {
+        let all = body.as_array().unwrap().iter();
+        all.map(|t| t["templateID"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&a.get("/templates?teamID=a").await.body), ["base"]);
+    assert_eq!(names(&a.get("/templates?teamID=b").await.body), [""; 0]);
+    assert_eq!(names(&b.get("/templates").await.body), ["base", "private"]);
+    let page = b.get("/v2/templates?limit=1").await;
+    assert_eq!(names(&page.body), ["base"]);
+    let next = page.header("x-next-token").unwrap();
+    let page = b
+        .get(&format!("/v2/templates?limit=1&nextToken={next}"))
+        .await;
+    assert_eq!(names(&page.body), ["private"]);
+    assert!(page.header("x-next-token").is_none());
+    let base = a.get("/templates/base").await.body;
+    assert_eq!(base["public"], true);
+    assert_eq!(base["builds"][0]["status"], "ready");
+    assert!(
+        base["buildID"]
+            .as_str()
+            .unwrap()
+            .parse::<model::Uid>()
+            .is_ok()
+    );
+    assert_eq!(a.get("/templates/private").await.status, 404);
+    assert_eq!(
+        a.get("/templates/aliases/base").await.body,
+        json!({"templateID": "base", "public": true})
+    );
+    assert_eq!(
+        a.get("/templates/aliases/a%2Fbase%3Adefault").await.status,
+        200
+    );
+    assert_eq!(a.get("/templates/aliases/private").await.status, 404);
+    let defaults = a.get("/default-templates").await.body;
+    assert_eq!(names(&defaults), ["base"]);
+    assert_eq!(defaults[0]["isDefault"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_made_listed_renamed_and_revoked() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let teams = client.get("/teams").await.body;
+    assert_eq!(teams[0]["teamID"], "a");
+    assert_eq!(teams[0]["apiKey"], client.key);
+    let bearer = http::Request::get("/teams")
+        .header("authorization", format!("Bearer {}", client.key))
+        .body(axum::body::Body::empty())
+        .unwrap();
+    assert_eq!(client.send(bearer).await.status, 200);
+    let made = client.post("/api-keys", json!({"name": "second"})).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let key = made.body["key"].as_str().unwrap();
+    assert!(key.starts_with("e2b_") && key.len() == 44, "{key}");
+    let second = client.stranger(key);
+    assert_eq!(second.get("/v2/sandboxes").await.status, 200);
+    let id = made.body["id"].as_str().unwrap();
+    let path = format!("/api-keys/{id}");
+    let renamed = json!({"name": "other"});
+    let reply = client
+        .send(client.request("PATCH", &path, Some(&renamed)))
+        .await;
+    assert_eq!((reply.status, &reply.body["name"]), (200, &json!("other")));
+    let listed = client.get("/api-keys").await;
+    assert!(listed.text.contains("\"other\"") && !listed.text.contains(key));
+    let stranger = world.client("b").await;
+    assert_eq!(stranger.delete(&path).await.status, 404);
+    assert_eq!(client.delete(&path).await.status, 204);
+    assert_eq!(second.get("/v2/sandboxes").await.status, 401);
+    assert_eq!(client.delete(&path).await.status, 404);
+    assert_eq!(
+        client.post("/api-keys", json!({"name": ""})).await.status,
+        400
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_built_says_so_and_is_counted() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    for (path, what) in [
+        ("/snapshots?limit=5", "snapshots"),
+        ("/volumes", "volumes"),
+        ("/secrets", "secrets"),
+        ("/events/webhooks", "webhooks"),
+        ("/templates/base/tags", "tags"),
+        ("/admin/anything/else", "admin"),
+    ] {
+        let reply = client.get(path).await;
+        assert_eq!(reply.status, 501, "{path}");
+        assert!(reply.message().contains(what), "{}", reply.text);
+        assert_eq!(reply.header("should-retry"), Some("false"));
+    }
+    let fork = client.post("/sandboxes/x/fork", json!({"count": 2})).await;
+    assert_eq!(fork.status, 501);
+    client.get("/snapshots").await;
+    let stats = world.api.stats();
+    let snapshots = stats.iter().find(|r| r.path == "/snapshots").unwrap();
+    assert_eq!(snapshots.endings[Ending::NotBuilt as usize], 2);
+    assert_eq!(client.get("/health").await.status, 204);
+}
