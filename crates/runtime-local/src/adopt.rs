@@ -86,6 +86,7 @@ fn partial(place: &Place) -> Workload {
             first_uid: 0,
             container_id: "".into(),
             images: StringMap::new(),
+            origin: None,
             layer: None,
             resources: None,
             class: RuntimeClass::default(),

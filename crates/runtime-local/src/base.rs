@@ -3,6 +3,10 @@
 //!
 //! Both are directories named by what is in them, made once and never changed: sandboxes that run
 //! may have them as a layer.
+//!
+//! The host's `/usr` does change. What a sandbox wrote over it may not fit another one, so the root
+//! has a fingerprint: of what is generated, and of what the host has installed. A captured layer is
+//! used again only where the fingerprint is the same.
 
 use std::{
     fs,
@@ -11,18 +15,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use images::Origin;
 use rustix::fs::{Gid, Mode, Uid, chmod, chown};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     error::{Doing as _, Result, impossible},
+    fingerprint::Fingerprint,
     options::Options,
     rootfs::Image,
     tree,
 };
 
 /// The image that needs no download.
-pub(crate) const BASE: &str = "base";
+pub(crate) use images::BASE;
 
 /// A directory of [`Bases::base`] that a sandbox can write although it is below `/usr`.
 pub(crate) const USR_LOCAL: &std::ffi::CStr = c"usr/local";
@@ -30,12 +36,24 @@ pub(crate) const USR_LOCAL: &std::ffi::CStr = c"usr/local";
 /// The user that commands run as.
 const USER: u32 = 1000;
 
+/// Who may become another user is decided by `sudoers` and by the user namespace.
+const PERMIT: &str = "auth sufficient pam_rootok.so\naccount required pam_permit.so\n\
+                      session required pam_permit.so\n";
+const DENY: &str = "auth required pam_deny.so\naccount required pam_deny.so\n\
+                    password required pam_deny.so\nsession required pam_deny.so\n";
+
 /// Generated layers.
 #[derive(Debug)]
 pub(crate) struct Bases {
     mount_points: PathBuf,
-    base: Result<PathBuf, String>,
-    options: Options,
+    base: Result<Generated, String>,
+}
+
+/// The generated half of `base`.
+#[derive(Debug)]
+struct Generated {
+    layer: PathBuf,
+    fingerprint: Fingerprint,
 }
 
 impl Bases {
@@ -43,14 +61,13 @@ impl Bases {
     pub(crate) fn open(directory: &Path, options: &Options) -> Result<Self> {
         let mount_points = generate(directory, &mount_points())?;
         let base = match skeleton(options) {
-            Ok(entries) => Ok(generate(directory, &entries)?),
+            Ok(entries) => Ok(Generated {
+                layer: generate(directory, &entries)?,
+                fingerprint: Fingerprint::of(&lasting(&entries)),
+            }),
             Err(reason) => Err(reason),
         };
-        Ok(Self {
-            mount_points,
-            base,
-            options: options.clone(),
-        })
+        Ok(Self { mount_points, base })
     }
 
     /// The lowest layer of every root: directories to mount at.
@@ -58,32 +75,24 @@ impl Bases {
         &self.mount_points
     }
 
-    /// The image of this name.
-    pub(crate) fn find(&self, name: &str) -> Result<Image> {
-        if let Some(directory) = self.options.images.get(name) {
-            return Ok(Image {
-                layers: vec![directory.clone()],
-                usr: None,
-            });
-        }
-        if name != BASE {
-            return Err(impossible(
-                "images",
-                format!("there is no image {name} on this host"),
-            ));
-        }
-        match &self.base {
-            Ok(base) => Ok(Image {
-                layers: vec![base.clone()],
-                usr: Some("/usr".into()),
-            }),
-            Err(reason) => Err(impossible("images", reason.as_str())),
-        }
+    /// The generated root over the host's programs as they are now.
+    pub(crate) fn host(&self) -> Result<Image> {
+        let base = self.base.as_ref();
+        let base = base.map_err(|reason| impossible("images", reason.as_str()))?;
+        let fingerprint = base.fingerprint.now();
+        Ok(Image {
+            layers: vec![base.layer.clone()],
+            usr: Some("/usr".into()),
+            origin: Origin::Host {
+                fingerprint: fingerprint.doing("look at what the host has installed")?,
+            },
+            pinned: None,
+        })
     }
 }
 
 /// One thing in a generated layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     path: String,
     owner: u32,
@@ -91,7 +100,7 @@ struct Entry {
     kind: Kind,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Kind {
     Directory,
     File(Vec<u8>),
@@ -140,6 +149,7 @@ fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
         directory("etc", 0o755),
         directory("etc/alternatives", 0o755),
         directory("etc/default", 0o755),
+        directory("etc/pam.d", 0o755),
         directory("etc/profile.d", 0o755),
         directory("etc/ssl", 0o755),
         directory("etc/ssl/certs", 0o755),
@@ -225,6 +235,9 @@ fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
              export LANG=${LANG:-C.UTF-8}\n",
         ),
         text("etc/shells", "/bin/sh\n/bin/bash\n"),
+        text("etc/pam.d/sudo", PERMIT),
+        text("etc/pam.d/su", PERMIT),
+        text("etc/pam.d/other", DENY),
         link("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
         link("etc/os-release", "../usr/lib/os-release"),
         link("etc/mtab", "/proc/self/mounts"),
@@ -232,6 +245,7 @@ fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
     // Public files of the host that programs cannot do without.
     for path in [
         "etc/ssl/certs/ca-certificates.crt",
+        "etc/ssl/openssl.cnf",
         "etc/services",
         "etc/protocols",
         "etc/mime.types",
@@ -241,7 +255,17 @@ fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
         }
     }
     entries.extend(alternatives());
+    // Many scripts say `python`, few hosts have it.
+    if Path::new("/usr/bin/python3").exists() && !Path::new("/usr/bin/python").exists() {
+        entries.push(link("usr/local/bin/python", "/usr/bin/python3"));
+    }
     Ok(entries)
+}
+
+/// What a captured layer relies on: not where names are resolved, which is the host's affair.
+fn lasting(entries: &[Entry]) -> String {
+    let lasting = |entry: &&Entry| entry.path != "etc/resolv.conf";
+    format!("{:?}", entries.iter().filter(lasting).collect::<Vec<_>>())
 }
 
 /// The host's choice among programs that do the same, where it leads to `/usr`.

@@ -1,16 +1,28 @@
-//! Keeping the writable layer of a frozen sandbox.
+//! Keeping the writable layer of a frozen sandbox, or of one whose host has restarted.
 
 use ::runtime::{Captured, Fence, RuntimeError};
 
-use crate::{engine::Engine, error::Result, layer};
+use images::{
+    ImageError,
+    layer::{Ids, capture},
+};
+use model::Digest;
+
+use crate::{
+    engine::Engine,
+    error::{Result, impossible},
+};
 
 impl Engine {
     /// Writes the layer as an archive under its digest; it is durable when this returns.
     pub(crate) fn capture(&self, fence: Fence) -> Result<Captured> {
         self.perform(fence, |_, there| {
             let workload = there.ok_or(RuntimeError::Absent(fence.uid))?;
-            workload.alive(fence.uid)?;
-            if !workload.frozen {
+            let cut = workload.observed().is_cut();
+            if !cut {
+                workload.alive(fence.uid)?;
+            }
+            if !workload.frozen && !cut {
                 return Err(RuntimeError::WrongState {
                     uid: fence.uid,
                     state: "running",
@@ -19,15 +31,16 @@ impl Engine {
                 .into());
             }
             let place = self.place(fence.uid);
-            let layers = self.data.join("layers/sha256");
             let name = format!("{}.new", fence.uid);
-            let (digest, size) = layer::capture(
-                &place.upper(),
-                workload.record.range(),
-                &layers,
-                &name,
-                self.options.max_layer_bytes,
-            )?;
+            let ids = Ids::From(workload.record.first_uid);
+            let origin = self.origin_now(workload.record.origin.as_ref())?;
+            let note = |digest: &Digest| self.images.note_capture(digest, origin.as_ref());
+            let most = self.options.max_layer_bytes;
+            let captured = capture(&place.upper(), ids, &self.images.blobs(), &name, most, note);
+            let (digest, size) = captured.map_err(|error| match error {
+                ImageError::Uncapturable(reason) => impossible("snapshot", reason),
+                other => other.into(),
+            })?;
             Ok(Captured {
                 digest,
                 size,

@@ -7,13 +7,14 @@ use std::{
 };
 
 use ::runtime::{Facts, Fence, WorkloadSpec};
-use model::{Epoch, StringMap, Uid};
+use images::ImageError;
+use model::{Digest, Epoch, Uid};
 use rustix::fs::{Gid, chown};
 
 use crate::{
     engine::Engine,
-    error::{Doing as _, Result, impossible},
-    layer, oci,
+    error::{Doing as _, EngineError, Result, impossible},
+    oci,
     options::Step,
     ranges::Range,
     record::{Ledger, Place, Record, Stage},
@@ -37,6 +38,7 @@ impl Engine {
                 first_uid: range.first(),
                 container_id: self.new_container_id(),
                 images: spec.images.clone(),
+                origin: Some(image.origin.clone()),
                 layer: spec.from.clone(),
                 resources: spec.resources,
                 class: spec.class,
@@ -97,20 +99,7 @@ impl Engine {
                 format!("layer {digest} does not exist"),
             ));
         }
-        self.find_image(&spec.images)
-    }
-
-    /// The image of the one container a sandbox has here.
-    pub(crate) fn find_image(&self, images: &StringMap) -> Result<Image> {
-        let mut all = images.iter();
-        match (all.next(), all.next()) {
-            (Some((_, image)), None) => self.bases.find(image),
-            (None, _) => Err(impossible("images", "no image is named")),
-            (Some(_), Some(_)) => Err(impossible(
-                "images",
-                "the local runtime runs one container in a sandbox",
-            )),
-        }
+        self.find_image_for(spec)
     }
 
     pub(crate) fn new_container_id(&self) -> Box<str> {
@@ -156,11 +145,14 @@ impl Engine {
         make_directories(place, range, &self.new_boot_id())
             .doing("make the sandbox's directories")?;
         if let Some(digest) = &record.layer {
-            layer::restore(&self.layer_file(digest), digest, &place.upper(), range)?;
+            let ids = images::layer::Ids::From(range.first());
+            images::layer::restore(&self.layer_file(digest), digest, &place.upper(), ids)
+                .map_err(|error| damaged(digest, error))?;
         }
         self.options.reached(Step::Directories);
         self.cgroup(uid).make(&self.limits(&record))?;
         self.options.reached(Step::Cgroups);
+        record.origin = Some(image.origin.clone());
         record.stage = Stage::Starting;
         record.process = None;
         record.exit_code = None;
@@ -181,6 +173,17 @@ impl Engine {
             process: Some(process),
             frozen: false,
         })
+    }
+}
+
+/// A layer that was captured here and cannot be used is damaged, whatever is wrong with it.
+fn damaged(digest: &Digest, error: ImageError) -> EngineError {
+    match error {
+        error if error.is_retryable() => error.into(),
+        error => EngineError::Damaged {
+            what: format!("layer {digest}").into(),
+            how: error.to_string().into(),
+        },
     }
 }
 

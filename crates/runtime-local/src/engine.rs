@@ -40,6 +40,7 @@ pub(crate) struct Engine {
     pub(crate) ranges: Ranges,
     pub(crate) filter: Filter,
     pub(crate) bases: Bases,
+    pub(crate) images: images::Store,
     pub(crate) disks: Disks,
     pub(crate) kernel_files: KernelFiles,
     pub(crate) boot_id: Box<str>,
@@ -60,8 +61,6 @@ impl Engine {
         let data = fs::canonicalize(data).doing(format!("find {}", data.display()))?;
         for (name, mode) in [
             ("sandboxes", 0o711),
-            ("layers", 0o700),
-            ("layers/sha256", 0o700),
             ("base", 0o711),
             ("run", 0o700),
             ("run/root", 0o700),
@@ -91,6 +90,7 @@ impl Engine {
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),
             bases: Bases::open(&data.join("base"), &options)?,
+            images: images::Store::open(&data, options.image_store.clone())?,
             disks: Disks::open(data.join("disks"))?,
             kernel_files: KernelFiles::detect(),
             boot_id: boot_id()?,
@@ -120,8 +120,7 @@ impl Engine {
 
     /// Where a captured layer is or would be.
     pub(crate) fn layer_file(&self, digest: &model::Digest) -> PathBuf {
-        let hex = digest.as_str().trim_start_matches("sha256:");
-        self.data.join("layers/sha256").join(hex)
+        self.images.blobs().join(images::digest::hex(digest))
     }
 
     pub(crate) fn limits(&self, record: &Record) -> Limits {

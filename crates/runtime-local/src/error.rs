@@ -3,6 +3,7 @@
 use std::io;
 
 use ::runtime::RuntimeError;
+use images::ImageError;
 use thiserror::Error;
 
 /// A failure of the engine.
@@ -52,6 +53,9 @@ pub enum EngineError {
         /// In which way.
         how: Box<str>,
     },
+    /// An image cannot be had now.
+    #[error(transparent)]
+    Image(ImageError),
     /// An answer in the words of the port.
     #[error(transparent)]
     Refused(#[from] RuntimeError),
@@ -68,6 +72,7 @@ impl From<EngineError> for RuntimeError {
             | EngineError::Inside { .. }
             | EngineError::Lacking { .. }
             | EngineError::Oci { .. }
+            | EngineError::Image(_)
             | EngineError::Damaged { .. } => Self::Failed(error.to_string().into()),
         }
     }

@@ -23,11 +23,11 @@
 //! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
-//! | `rootfs`, `base`, `mounts` | what a root filesystem is made of |
+//! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
 //! | `socket` | sockets in a sandbox's network namespace |
-//! | `layer` | writable layers as archives, and back |
-//! | `cgroups`, `ranges`, `record`, `tree` | limits, user ids, what is on disk, removing directories |
+//! | `image` | what a sandbox lies on |
+//! | `cgroups`, `ranges`, `record` | limits, user ids, what is on disk |
 //! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
 
 pub mod error;
@@ -44,10 +44,11 @@ mod create;
 mod delete;
 mod disk;
 mod engine;
+mod fingerprint;
 mod freeze;
+mod image;
 mod inspect;
 mod kernel;
-mod layer;
 mod mounts;
 mod network;
 mod oci;
@@ -59,10 +60,12 @@ mod runtime;
 mod seccomp;
 mod socket;
 mod start;
-mod tree;
 mod workload;
 
+use images::tree;
+
 pub use error::EngineError;
+pub use image::in_use;
 pub use options::{Limits, Options, Step};
 pub use probe::{Capability, State, probe_essential, probe_optional};
 pub use runtime::LocalRuntime;

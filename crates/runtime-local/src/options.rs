@@ -16,6 +16,8 @@ pub struct Options {
     /// Directories that can be named as an image, besides `base`. What a sandbox asks for is
     /// looked up here, so that no path of the host can be asked for.
     pub images: BTreeMap<String, PathBuf>,
+    /// How all other images are had: registries, credentials, sizes.
+    pub image_store: images::Options,
     /// Limits where a sandbox asks for none.
     pub limits: Limits,
     /// The largest snapshot of a writable layer.
@@ -103,6 +105,7 @@ impl Options {
             init_args: Vec::new(),
             agent_port: None,
             images: BTreeMap::new(),
+            image_store: images::Options::default(),
             limits: Limits::default(),
             max_layer_bytes: 64 << 30,
             first_uid: 0x2000_0000,

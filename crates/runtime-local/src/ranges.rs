@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::error::{Result, impossible};
 
 /// How many ids a sandbox has.
-pub(crate) const IDS: u32 = 65_536;
+pub(crate) const IDS: u32 = images::layer::ids::COUNT;
 
 /// The ids of one sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +27,7 @@ impl Range {
 
     /// The id on the host of an id inside.
     pub(crate) const fn outside(self, inside: u32) -> Option<u32> {
-        if inside < IDS {
-            Some(self.0 + inside)
-        } else {
-            None
-        }
-    }
-
-    /// The id inside of an id on the host.
-    pub(crate) const fn inside(self, outside: u32) -> Option<u32> {
-        match outside.checked_sub(self.0) {
-            Some(inside) if inside < IDS => Some(inside),
-            Some(_) | None => None,
-        }
+        images::layer::Ids::From(self.0).outside(inside)
     }
 
     /// As the kernel reads it: inside, outside, how many.
@@ -131,14 +119,5 @@ mod tests {
         ranges.adopt(Range::starting(1 << 20));
         assert_eq!(ranges.take().unwrap(), Range::starting((1 << 20) + IDS));
         assert!(ranges.take().is_err());
-    }
-
-    #[test]
-    fn ids_outside_the_range_have_no_place_inside() {
-        let range = Range::starting(1 << 20);
-        assert_eq!(range.inside((1 << 20) + 5), Some(5));
-        assert_eq!(range.inside(0), None);
-        assert_eq!(range.inside((1 << 20) + IDS), None);
-        assert_eq!(range.outside(IDS), None);
     }
 }

@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use images::Origin;
 use model::{
     Digest, Epoch, Generation, OperationId, StringMap,
     sandbox::{NetworkPolicy, Resources},
@@ -52,6 +53,9 @@ pub(crate) struct Record {
     pub(crate) first_uid: u32,
     pub(crate) container_id: Box<str>,
     pub(crate) images: StringMap,
+    /// What its writable layer lies on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layer: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,8 +5,10 @@ use std::{
     fs,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
+    sync::Arc,
 };
 
+use images::{Origin, Pinned};
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     mount::MountAttrFlags,
@@ -29,11 +31,16 @@ const SAFE: MountAttrFlags =
 const KERNEL: MountAttrFlags = SAFE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 /// An image: its layers, uppermost first, and whether it needs the host's programs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub(crate) layers: Vec<PathBuf>,
     /// The host's programs, mounted at `/usr`.
     pub(crate) usr: Option<PathBuf>,
+    /// What it is, for the sandbox's record.
+    pub(crate) origin: Origin,
+    /// Keeps it on disk until that record does.
+    #[expect(dead_code, reason = "held, not read")]
+    pub(crate) pinned: Option<Arc<Pinned>>,
 }
 
 /// What the server mounts for a first process.

@@ -7,9 +7,11 @@ use ::runtime::{
     Arming, Captured, Facts, Family, Fence, Inside, Observed, Runtime, RuntimeError, WorkloadSpec,
 };
 use async_trait::async_trait;
-use model::{StringMap, Uid, sandbox::NetworkPolicy};
+use images::{ImageConfig, Kept, Origin, Store, Swept};
+use model::{StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
 
 use crate::{
+    base::BASE,
     engine::Engine,
     error::{EngineError, Result},
     options::Options,
@@ -38,6 +40,44 @@ impl LocalRuntime {
         Some(seen.as_ref()?.process.as_ref()?.id.pid)
     }
 
+    /// The images of this host.
+    #[must_use]
+    pub fn images(&self) -> &Store {
+        &self.0.images
+    }
+
+    /// What the root of a sandbox lies on, by digest where it is an image.
+    #[must_use]
+    pub fn origin(&self, uid: Uid) -> Option<Origin> {
+        self.0.origin(uid)
+    }
+
+    /// What the image of a sandbox says about the processes in it; none if its root is no image.
+    #[must_use]
+    pub fn image_config(&self, uid: Uid) -> Option<ImageConfig> {
+        self.0.image_config(uid)
+    }
+
+    /// What sandboxes of `base` lie on now, if this host can have them.
+    #[must_use]
+    pub fn base_origin(&self) -> Option<Origin> {
+        self.0
+            .find_image(&[("main", BASE)].into_iter().collect())
+            .ok()
+            .map(|image| image.origin)
+    }
+
+    /// Removes images and captured layers that nothing leads to, or says which it would remove.
+    /// `captures` are those that a record speaks of; one that was captured a moment ago and is in
+    /// no record yet is not among them unless the caller sees to it.
+    ///
+    /// # Errors
+    /// If another process has the images open, a sandbox's record is damaged, or the disk fails.
+    pub async fn sweep_images(&self, dry_run: bool, captures: Kept) -> Result<Swept, RuntimeError> {
+        self.run(move |engine| Ok(engine.sweep_images(dry_run, captures)?))
+            .await
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         verb: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
@@ -62,7 +102,20 @@ impl Runtime for LocalRuntime {
 
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
         let spec = spec.clone();
-        self.run(move |engine| engine.create(fence, &spec)).await
+        // One that is there keeps what it has.
+        let pinned = match self.0.slot(fence.uid) {
+            Some(_) => None,
+            None => {
+                let (images, from) = (&spec.images, spec.from.as_ref());
+                self.0.ensure_image(images, spec.pull, from).await?
+            }
+        };
+        self.run(move |engine| {
+            let created = engine.create(fence, &spec);
+            drop(pinned);
+            created
+        })
+        .await
     }
 
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
@@ -80,8 +133,14 @@ impl Runtime for LocalRuntime {
 
     async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
         let images = images.clone();
-        self.run(move |engine| engine.swap_images(fence, &images))
-            .await
+        let policy = ImagePullPolicy::IfNotPresent;
+        let pinned = self.0.ensure_image(&images, policy, None).await?;
+        self.run(move |engine| {
+            let swapped = engine.swap_images(fence, &images);
+            drop(pinned);
+            swapped
+        })
+        .await
     }
 
     async fn set_network(

@@ -33,7 +33,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("see homes of the host's users", |_| any_in("/home", &["user"])),
     ("see the host's packages", |_| any_in("/var/lib/dpkg", &[])),
     ("see the host's logs", |_| any_in("/var/log", &[])),
-    ("see what the host has in /usr/local", |_| any_in("/usr/local/bin", &[])),
+    ("see what the host has in /usr/local", |_| any_in("/usr/local/bin", &["python"])),
     ("see the host's boot files", |_| any_in("/boot", &[])),
     ("read a password of the host", |_| line_with("/etc/shadow", "$")),
     ("read the server's state", |h| fs::read_to_string(h("state"))),

@@ -1,0 +1,199 @@
+//! What a sandbox lies on: which image its name leads to, and which one a captured layer needs.
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use ::runtime::{RuntimeError, WorkloadSpec};
+use images::{ImageConfig, ImageError, InUse, Kept, Origin, Pinned, Reference, Swept};
+use model::{Digest, StringMap, Uid, template::ImagePullPolicy};
+
+use crate::{
+    base::BASE,
+    engine::Engine,
+    error::{Doing as _, EngineError, Result, impossible},
+    record::Place,
+    rootfs::Image,
+};
+
+impl Engine {
+    /// Sees to it that the image is on this host, before anything else is done. What it answers
+    /// keeps the image there until the sandbox's own record does.
+    pub(crate) async fn ensure_image(
+        &self,
+        images: &StringMap,
+        pull: ImagePullPolicy,
+        from: Option<&Digest>,
+    ) -> Result<Option<Arc<Pinned>>> {
+        let name = only(images)?;
+        if self.options.images.contains_key(name) {
+            return Ok(None);
+        }
+        let needed = match from {
+            Some(layer) => self.images.find_capture(layer)?,
+            None => None,
+        };
+        match needed {
+            Some(Origin::Image { digest }) => {
+                if let Some(here) = self.images.find_digest(&digest) {
+                    return Ok(Some(Arc::new(here)));
+                }
+                // What the tag leads to by now would be another.
+                let exact = name.parse::<Reference>().map(|name| name.at(digest));
+                let exact = exact?.to_string();
+                Ok(Some(self.images.ensure(&exact, pull).await?))
+            }
+            Some(Origin::Host { .. } | Origin::Directory { .. }) => Ok(None),
+            None if name == BASE => Ok(self.images.find(BASE)?.map(Arc::new)),
+            None => Ok(Some(self.images.ensure(name, pull).await?)),
+        }
+    }
+
+    /// The image of the one container a sandbox has here.
+    pub(crate) fn find_image(&self, images: &StringMap) -> Result<Image> {
+        let name = only(images)?;
+        if let Some(directory) = self.options.images.get(name) {
+            return Ok(Image {
+                layers: vec![directory.clone()],
+                usr: None,
+                origin: Origin::Directory { name: name.into() },
+                pinned: None,
+            });
+        }
+        match self.images.find(name)? {
+            Some(pinned) => Ok(unpacked(pinned)),
+            None if name == BASE => self.bases.host(),
+            None => Err(ImageError::NotPresent(name.into()).into()),
+        }
+    }
+
+    /// The image that a sandbox is made on: if it goes on from a captured layer, what that was
+    /// captured on and nothing else.
+    pub(crate) fn find_image_for(&self, spec: &WorkloadSpec) -> Result<Image> {
+        let Some(layer) = &spec.from else {
+            return self.find_image(&spec.images);
+        };
+        match self.images.find_capture(layer)? {
+            None => self.find_image(&spec.images),
+            Some(Origin::Directory { name }) => {
+                self.find_image(&[("main", &*name)].into_iter().collect())
+            }
+            Some(Origin::Image { digest }) => {
+                let pinned = self.images.find_digest(&digest).ok_or_else(|| {
+                    impossible(
+                        "snapshot",
+                        format!("it lies on image {digest}, which is not on this host: import it"),
+                    )
+                })?;
+                Ok(unpacked(pinned))
+            }
+            Some(origin @ Origin::Host { .. }) => {
+                let host = self.bases.host()?;
+                match host.origin == origin {
+                    true => Ok(host),
+                    false => Err(impossible(
+                        "snapshot",
+                        "it was captured over programs of the host that have changed since: bring \
+                         them back, or make sandboxes from an image (`dormouse template \
+                         build-base` makes one)",
+                    )),
+                }
+            }
+        }
+    }
+
+    /// What a layer that is captured now lies on: the host's programs may have changed under it.
+    pub(crate) fn origin_now(&self, noted: Option<&Origin>) -> Result<Option<Origin>> {
+        match noted {
+            Some(Origin::Host { .. }) => Ok(Some(self.bases.host()?.origin)),
+            Some(other) => Ok(Some(other.clone())),
+            None => Ok(None),
+        }
+    }
+
+    /// What the image of a sandbox says about its processes; none if its root is no image.
+    pub(crate) fn image_config(&self, uid: Uid) -> Option<ImageConfig> {
+        match self.origin(uid)? {
+            Origin::Image { digest } => Some(self.images.find_digest(&digest)?.config().clone()),
+            Origin::Host { .. } | Origin::Directory { .. } => None,
+        }
+    }
+
+    /// What a sandbox lies on.
+    pub(crate) fn origin(&self, uid: Uid) -> Option<Origin> {
+        let slot = self.slot(uid)?;
+        let seen = slot.seen.lock();
+        seen.as_ref()?.record.origin.clone()
+    }
+
+    /// Removes images and captured layers that nothing leads to.
+    pub(crate) fn sweep_images(&self, dry_run: bool, captures: Kept) -> Result<Swept, ImageError> {
+        self.images.gc(dry_run, || in_use(&self.data, captures))
+    }
+}
+
+fn unpacked(pinned: Pinned) -> Image {
+    Image {
+        layers: pinned.directories(),
+        usr: None,
+        origin: Origin::Image {
+            digest: pinned.digest().clone(),
+        },
+        pinned: Some(Arc::new(pinned)),
+    }
+}
+
+fn only(images: &StringMap) -> Result<&str> {
+    let mut all = images.iter();
+    match (all.next(), all.next()) {
+        (Some((_, image)), None) => Ok(image),
+        (None, _) => Err(impossible("images", "no image is named")),
+        (Some(_), Some(_)) => Err(impossible(
+            "images",
+            "the local runtime runs one container in a sandbox",
+        )),
+    }
+}
+
+/// What the sandboxes of a data directory lie on, and the layers they went on from; `captures`
+/// says which others may still be asked for.
+///
+/// # Errors
+/// If a sandbox's record cannot be read: then nobody knows what it needs.
+pub fn in_use(data: &Path, mut captures: Kept) -> Result<InUse, ImageError> {
+    let damaged = |error: EngineError| ImageError::Damaged {
+        what: "the record of a sandbox".into(),
+        how: error.to_string().into(),
+    };
+    let mut origins = Vec::new();
+    let listed = match fs::read_dir(data.join("sandboxes")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(InUse { origins, captures });
+        }
+        other => other.doing("list the sandboxes").map_err(damaged)?,
+    };
+    for entry in listed {
+        let entry = entry.doing("list the sandboxes").map_err(damaged)?;
+        let place = Place::new(entry.path());
+        // Without a record nothing of it was ever started.
+        if !place.state().exists() {
+            continue;
+        }
+        let record = place.read_record().map_err(damaged)?;
+        origins.extend(record.origin);
+        if let (Kept::Only(kept), Some(layer)) = (&mut captures, record.layer) {
+            kept.insert(layer);
+        }
+    }
+    Ok(InUse { origins, captures })
+}
+
+impl From<ImageError> for EngineError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            error if error.is_retryable() => Self::Image(error),
+            error => Self::Refused(RuntimeError::Impossible {
+                field: "images",
+                reason: error.to_string().into(),
+            }),
+        }
+    }
+}
