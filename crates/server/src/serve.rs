@@ -111,9 +111,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         }
     };
     let router = api::router(Arc::new(api));
-    let first_key = ::auth::manage::ensure_first_key(&*store, &entropy)
-        .await
-        .context("make the first API key")?;
+    // Made only where it can be used, and so is shown.
+    let first_key = match &running {
+        Some(_) => ::auth::manage::ensure_first_key(&*store, &entropy)
+            .await
+            .context("make the first API key")?,
+        None => None,
+    };
 
     // Last: a kubeconfig must never name a server that does not come.
     let kubeconfig = data_dir.join("kubeconfig");
