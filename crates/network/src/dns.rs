@@ -41,13 +41,14 @@ const SILENCE: Duration = Duration::from_secs(5);
 const REMEMBERED: usize = 4096;
 
 impl Network {
-    /// Answers questions for names until the tasks are stopped or the network is dropped. Only
-    /// the first call has an effect.
+    /// Answers questions for names from now on, until this is dropped; only the first call has an
+    /// effect.
     ///
     /// # Errors
     /// If there is no asynchronous runtime to serve from.
-    pub fn serve_names(&self, tasks: &Tasks) -> io::Result<()> {
-        let shared = self.shared();
+    pub fn serve_names(&self) -> io::Result<()> {
+        tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let (shared, tasks) = (self.shared(), self.tasks());
         let Some(listening) = shared.take_listening() else {
             return Ok(());
         };

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use kit::Tasks;
 use model::{Uid, sandbox::NetworkPolicy};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
@@ -19,7 +20,7 @@ use crate::{
     name::Name,
     netlink::Socket,
     nft::{self, Element, Transaction},
-    options::Options,
+    options::{Block, Options},
     policy::{self, Policy},
     ranges::Addresses,
     table::{self, Rules},
@@ -32,7 +33,10 @@ pub(crate) const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// The network of an engine. Dropping it leaves connected sandboxes connected, and their policy in
 /// force; with none left it takes its table with it.
 #[derive(Debug)]
-pub struct Network(Arc<Shared>);
+pub struct Network {
+    shared: Arc<Shared>,
+    tasks: Tasks,
+}
 
 /// A sandbox that is connected already, as its record says.
 #[derive(Debug)]
@@ -72,6 +76,8 @@ struct State {
     nft: Socket,
     sandboxes: BTreeMap<Uid, Connected>,
     by_address: HashMap<Ipv4Addr, Uid>,
+    /// Addresses of sandboxes that are not connected yet.
+    reserved: HashMap<Uid, Ipv4Addr>,
     /// Where the search for an address begins: one that was given back rests as long as possible.
     next: u32,
     /// Counts answers, so that the oldest is known.
@@ -107,7 +113,7 @@ impl Network {
         let number = instance.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
-        Ok(Self(Arc::new(Shared {
+        let shared = Shared {
             table: format!("dormouse-{instance}"),
             // Never one of the small numbers that people give.
             group: number | 0x8000_0000,
@@ -121,17 +127,22 @@ impl Network {
                 nft: Socket::netfilter()?,
                 sandboxes: BTreeMap::new(),
                 by_address: HashMap::new(),
+                reserved: HashMap::new(),
                 next: number % options.block.size(),
                 answers: 0,
             }),
             options,
-        })))
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            tasks: Tasks::default(),
+        })
     }
 
     /// The address of every sandbox's way out and name server.
     #[must_use]
     pub fn gateway(&self) -> Ipv4Addr {
-        self.0.options.block.gateway()
+        self.shared.options.block.gateway()
     }
 
     /// Reads a policy for this network; none is the default one.
@@ -141,7 +152,7 @@ impl Network {
     pub fn compile(&self, policy: Option<&NetworkPolicy>) -> Result<Policy> {
         let default = NetworkPolicy::default();
         let policy = policy.unwrap_or(&default);
-        Ok(Policy::compile(policy, self.0.options.block)?)
+        Ok(Policy::compile(policy, self.shared.options.block)?)
     }
 
     /// Puts the table in force with these sandboxes in it, in one step, whatever was there; then
@@ -150,7 +161,7 @@ impl Network {
     /// # Errors
     /// If the kernel refuses; then what was in force still is.
     pub fn adopt(&self, sandboxes: Vec<Adopted>) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let mut state = shared.state.lock();
         for one in sandboxes {
             state.by_address.insert(one.address, one.uid);
@@ -194,16 +205,35 @@ impl Network {
         link::remove(&host, &links)
     }
 
-    /// Connects a sandbox, and returns its address. `pid` is a process in its network namespace,
-    /// `inside` a netlink socket for routes that was made there.
+    /// Reserves an address for a sandbox that is about to be connected, so that it can be noted
+    /// before. Another engine of this host may still have it.
+    ///
+    /// # Errors
+    /// If every address is taken.
+    pub fn reserve(&self, uid: Uid) -> Result<Ipv4Addr> {
+        let mut state = self.shared.state.lock();
+        let address = state.take(uid, self.shared.options.block)?;
+        if let Some(before) = state.reserved.insert(uid, address) {
+            state.by_address.remove(&before);
+        }
+        Ok(address)
+    }
+
+    /// Connects a sandbox, and returns its address: the one that was reserved, unless another
+    /// engine has it. `pid` is a process in its network namespace, `inside` a netlink socket for
+    /// routes that was made there.
     ///
     /// # Errors
     /// If the kernel refuses, or every address is taken; then nothing of it is left.
     pub fn attach(&self, uid: Uid, pid: i32, inside: OwnedFd, policy: Policy) -> Result<Ipv4Addr> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let inside = Socket::from_fd(inside);
         for _ in 0..shared.options.block.size() {
-            let address = shared.reserve(uid)?;
+            let address = {
+                let mut state = shared.state.lock();
+                let reserved = state.reserved.remove(&uid);
+                reserved.map_or_else(|| state.take(uid, shared.options.block), Ok)?
+            };
             let cable = Cable {
                 address,
                 gateway: self.gateway(),
@@ -237,7 +267,7 @@ impl Network {
     /// # Errors
     /// If it is not connected, or the kernel refuses; then the old policy is in force.
     pub fn set_policy(&self, uid: Uid, policy: Policy) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let mut state = shared.state.lock();
         let state = &mut *state;
         let one = state
@@ -288,8 +318,11 @@ impl Network {
     /// # Errors
     /// If the kernel refuses.
     pub fn detach(&self, uid: Uid) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let mut state = shared.state.lock();
+        if let Some(reserved) = state.reserved.remove(&uid) {
+            state.by_address.remove(&reserved);
+        }
         let Some(one) = state.sandboxes.get(&uid) else {
             return Ok(());
         };
@@ -308,16 +341,21 @@ impl Network {
         Ok(())
     }
 
+    pub(crate) const fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
-        &self.0
+        &self.shared
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        let state = self.0.state.lock();
+        self.tasks.stopping().cancel();
+        let state = self.shared.state.lock();
         if state.sandboxes.is_empty() {
-            let mut t = Transaction::new(&self.0.table);
+            let mut t = Transaction::new(&self.shared.table);
             t.destroy_table();
             if let Err(error) = t.commit(&state.nft) {
                 tracing::warn!(%error, "the policy table could not be removed");
@@ -327,21 +365,6 @@ impl Drop for Network {
 }
 
 impl Shared {
-    /// Takes an address that no sandbox of this engine has. One of another engine may have it.
-    fn reserve(&self, uid: Uid) -> Result<Ipv4Addr> {
-        let mut state = self.state.lock();
-        let block = self.options.block;
-        for _ in 0..block.size() {
-            let address = block.address(state.next);
-            state.next = (state.next + 1) % block.size();
-            if let Entry::Vacant(free) = state.by_address.entry(address) {
-                free.insert(uid);
-                return Ok(address);
-            }
-        }
-        Err(NetworkError::Full(block))
-    }
-
     /// Lets the packets of a new sandbox pass.
     fn admit(&self, uid: Uid, address: Ipv4Addr, policy: Policy) -> Result<()> {
         let mut state = self.state.lock();
@@ -433,6 +456,19 @@ impl Shared {
 }
 
 impl State {
+    /// Takes an address that no sandbox of this engine has.
+    fn take(&mut self, uid: Uid, block: Block) -> Result<Ipv4Addr> {
+        for _ in 0..block.size() {
+            let address = block.address(self.next);
+            self.next = (self.next + 1) % block.size();
+            if let Entry::Vacant(free) = self.by_address.entry(address) {
+                free.insert(uid);
+                return Ok(address);
+            }
+        }
+        Err(NetworkError::Full(block))
+    }
+
     /// Keeps what an earlier server has answered, where the policy still names it.
     fn readmit(&mut self, elements: Vec<Element>) -> Vec<Element> {
         let mut kept = Vec::new();

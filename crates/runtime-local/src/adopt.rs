@@ -92,6 +92,7 @@ fn partial(place: &Place) -> Workload {
             class: RuntimeClass::default(),
             sudo: false,
             network: None,
+            address: None,
             process: None,
             boot_id: "".into(),
             oom_kills: 0,

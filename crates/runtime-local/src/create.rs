@@ -44,6 +44,7 @@ impl Engine {
                 class: spec.class,
                 sudo: spec.sudo,
                 network: spec.network.clone(),
+                address: None,
                 process: None,
                 boot_id: self.boot_id.clone(),
                 oom_kills: 0,
@@ -83,14 +84,7 @@ impl Engine {
         if let Some(mib) = spec.resources.and_then(|resources| resources.disk_mib) {
             self.disks.admit(mib)?;
         }
-        if let Some(network) = &spec.network
-            && (network.internet_access == Some(true) || !network.allow_out.is_empty())
-        {
-            return Err(impossible(
-                "network",
-                "sandboxes of the local runtime reach nothing outside yet",
-            ));
-        }
+        self.check_network(spec.network.as_deref())?;
         if let Some(digest) = &spec.from
             && !self.layer_file(digest).exists()
         {
@@ -158,11 +152,21 @@ impl Engine {
         record.exit_code = None;
         record.oom_kills = 0;
         record.boot_id = self.boot_id.clone();
-        let durably = || place.write_record(&record, true);
-        let process = match oci::Kind::of(record.class) {
-            None => self.start(uid, place, &record, image, durably)?,
-            Some(kind) => self.start_by(kind, uid, place, &record, image, |_| durably())?,
+        record.address = self.reserve_address(uid)?;
+        let mut connected = None;
+        let meanwhile = |pid| {
+            let durably = || place.write_record(&record, true);
+            connected = self.connect_meanwhile(uid, pid, &record, durably)?;
+            Ok(())
         };
+        let process = match oci::Kind::of(record.class) {
+            None => self.start(uid, place, &record, image, meanwhile)?,
+            Some(kind) => self.start_by(kind, uid, place, &record, image, meanwhile)?,
+        };
+        if connected != record.address {
+            record.address = connected;
+            place.write_record(&record, false)?;
+        }
         record.stage = Stage::Made;
         record.process = Some(process.id.clone());
         place.write_process(&process.id)?;

@@ -71,6 +71,7 @@ impl Engine {
         if let Some(process) = process {
             process.wait()?;
         }
+        self.disconnect(uid)?;
         self.options.reached(Step::Killed);
         cgroup.remove()?;
         self.options.reached(Step::Ungrouped);

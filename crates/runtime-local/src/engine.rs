@@ -11,6 +11,7 @@ use std::{
 
 use ::runtime::{Fence, RuntimeError};
 use kit::Entropy;
+use ::network::Network;
 use model::Uid;
 use parking_lot::Mutex;
 use rustix::process::{DumpableBehavior, dumpable_behavior};
@@ -22,6 +23,7 @@ use crate::{
     disk::Disks,
     error::{Doing as _, EngineError, Result},
     options::{Limits, Options},
+    network::open_network,
     ranges::Ranges,
     record::{Place, Record, Stage},
     rootfs::KernelFiles,
@@ -51,12 +53,13 @@ pub(crate) struct Engine {
     pub(crate) dumpable: Option<DumpableBehavior>,
     /// The network namespace that sockets inside are made from.
     pub(crate) home: Home,
+    pub(crate) network: Option<Network>,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
 }
 
 impl Engine {
     /// Sets up what is shared, and adopts what is there.
-    pub(crate) fn open(data: &Path, options: Options) -> Result<Self> {
+    pub(crate) fn open(data: &Path, mut options: Options) -> Result<Self> {
         fs::create_dir_all(data).doing(format!("make {}", data.display()))?;
         let data = fs::canonicalize(data).doing(format!("find {}", data.display()))?;
         for (name, mode) in [
@@ -86,6 +89,7 @@ impl Engine {
             .collect();
         let attach_at = CString::new(data.join("run/root").as_os_str().as_bytes());
         let engine = Self {
+            network: open_network(&instance, &mut options)?,
             cgroups: Cgroups::open(Path::new(&options.cgroup_parent).join(instance))?,
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),
@@ -107,6 +111,7 @@ impl Engine {
             data,
         };
         engine.adopt()?;
+        engine.adopt_connected()?;
         Ok(engine)
     }
 

@@ -28,7 +28,9 @@ pub struct Options {
     pub ranges: u32,
     /// Below this directory of each cgroup hierarchy.
     pub cgroup_parent: String,
-    /// Content of `/etc/resolv.conf` in `base`.
+    /// How sandboxes reach the outside; without, they have loopback only.
+    pub network: Option<network::Options>,
+    /// Content of `/etc/resolv.conf` in `base`; empty means the network's name server.
     pub resolv_conf: String,
     /// Called at each step of making and removing a sandbox, so that tests can die there.
     #[doc(hidden)]
@@ -111,6 +113,7 @@ impl Options {
             first_uid: 0x2000_0000,
             ranges: 0x4000,
             cgroup_parent: "dormouse".into(),
+            network: Some(network::Options::default()),
             resolv_conf: String::new(),
             on_step: None,
         }

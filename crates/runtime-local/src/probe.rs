@@ -9,6 +9,7 @@
 //! | `kernel` | namespaces, mounts, cgroups, filters: without any of them there is no sandbox |
 //! | `host` | files, programs and limits: without them there is less |
 
+mod connected;
 mod host;
 mod kernel;
 
@@ -156,6 +157,9 @@ pub fn probe_essential(data_dir: &Path) -> Vec<Capability> {
         essential("clone into a cgroup", kernel::cgroup_clone()),
         essential("freeze and kill", kernel::cgroup_freeze()),
         essential("seccomp", kernel::seccomp()),
+        essential("pairs of links", connected::links()),
+        essential("packet filter", connected::rules()),
+        essential("packet forwarding", connected::forwarding()),
     ];
     match &ground {
         Err(lack) => all.push(essential("data directory", Err(lack.again()))),

@@ -11,6 +11,7 @@
 use std::{
     fs::{self, OpenOptions},
     io,
+    net::Ipv4Addr,
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
@@ -63,6 +64,9 @@ pub(crate) struct Record {
     /// What it may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<Box<NetworkPolicy>>,
+    /// Its address, while it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<Ipv4Addr>,
     /// What isolates it.
     #[serde(default)]
     pub(crate) class: RuntimeClass,

@@ -40,6 +40,18 @@ impl Home {
         Ok(Self(file.into()))
     }
 
+    /// A netlink socket for the links and routes of the namespace that a process is in.
+    pub(crate) fn netlink_in(&self, pid: i32) -> Result<OwnedFd> {
+        let namespace = File::open(format!("/proc/{pid}/ns/net"));
+        let namespace = namespace.doing("open the sandbox's network namespace")?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .doing("enter the sandbox's network namespace")?;
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None);
+        self.come_back();
+        socket.doing("make a socket in the sandbox")
+    }
+
     /// Brings this thread back. One that stays in a sandbox's namespace would do the next
     /// tenant's work there: that must not happen, whatever it costs.
     fn come_back(&self) {

@@ -57,15 +57,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Starts the first process of a sandbox whose directories and cgroups are there, and returns
-    /// when the init program runs. `meanwhile` is done while the process sets itself up; if it
-    /// fails, so does the start.
+    /// when the init program runs. `meanwhile` is done with its number while the process sets itself
+    /// up; if it fails, so does the start.
     pub(crate) fn start(
         &self,
         uid: Uid,
         place: &Place,
         record: &Record,
         image: &Image,
-        meanwhile: impl FnOnce() -> Result<()> + Send,
+        meanwhile: impl FnOnce(i32) -> Result<()> + Send,
     ) -> Result<Process> {
         let cgroup = self.cgroup(uid);
         let (ours, theirs) = socketpair(
@@ -102,7 +102,7 @@ impl Engine {
                 let doomed = newborn.doomed();
                 let done = wait_for_child(ours.as_fd())
                     .and_then(|()| self.set_up(place, record, image, &newborn, ours.as_fd()))
-                    .and_then(|()| meanwhile());
+                    .and_then(|()| meanwhile(newborn.pid()));
                 if done.is_ok() {
                     doomed.spare();
                 }

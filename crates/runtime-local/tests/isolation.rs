@@ -10,7 +10,11 @@
 
 mod support;
 
-use std::{net::TcpListener, os::linux::net::SocketAddrExt as _, os::unix::net::UnixListener};
+use std::{
+    net::{TcpListener, UdpSocket},
+    os::linux::net::SocketAddrExt as _,
+    os::unix::net::UnixListener,
+};
 
 use model::{Epoch, sandbox::Resources, template::RuntimeClass};
 use runtime::{Arming, Runtime as _, WorkloadSpec};
@@ -157,7 +161,26 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
     std::fs::copy("/etc/hostname", &secret).unwrap();
     open_to_all(&host);
     let _queue = Queue::make();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = TcpListener::bind("0.0.0.0:0").unwrap();
+    let number = port.local_addr().unwrap().port();
+    answer_datagrams(UdpSocket::bind(("0.0.0.0", number)).unwrap());
+    let server = "import socketserver as s; h = type('H', (s.BaseRequestHandler,), {'handle': lambda h: h.request[1].sendto(b'x', h.client_address)}); s.UDPServer(('', 9000), h).serve_forever()";
+    host.run(
+        other.uid,
+        0,
+        &["background", "/usr/bin/python3", "-c", server],
+    );
+    host.run(
+        other.uid,
+        0,
+        &[
+            "background",
+            "/usr/bin/python3",
+            "-m",
+            "http.server",
+            "9000",
+        ],
+    );
     let name = format!("dormouse-{}", std::process::id());
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let _abstract = UnixListener::bind_addr(&address).unwrap();
@@ -172,7 +195,17 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
         format!("other={}", "98765"),
         "file=/tmp/theirs".to_owned(),
         format!("queue={QUEUE}"),
-        format!("port={}", port.local_addr().unwrap().port()),
+        format!("port={number}"),
+        "gateway=100.87.0.1".to_owned(),
+        format!("address={}", own_address()),
+        format!(
+            "neighbour={}",
+            host.sh(
+                other.uid,
+                "ip -o -4 address show eth0 | sed 's/.*inet //; s,/.*,,'"
+            )
+            .trim()
+        ),
         format!("socket={name}"),
         format!("path={}", path.display()),
         format!("pids={PIDS}"),
@@ -237,6 +270,24 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
     }
     println!("{} attempts, each as root and as user", attempts.len());
     Outcomes(outcomes)
+}
+
+/// The address of this host on the way to others; its own name for itself where it has no way.
+fn own_address() -> std::net::IpAddr {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    match socket.connect("203.0.113.1:9") {
+        Ok(()) => socket.local_addr().unwrap().ip(),
+        Err(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+    }
+}
+
+fn answer_datagrams(socket: UdpSocket) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
 }
 
 /// No mode of a directory on the way is what refuses.

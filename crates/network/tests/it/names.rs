@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use kit::Tasks;
 use network::Options;
 
 use crate::world::{ECHO, METADATA, OTHER, SERVER, Space, World, echoes, policy};
@@ -91,8 +90,7 @@ fn serve_names(world: &World) -> Arc<AtomicUsize> {
                 .enable_all()
                 .build();
             threads.unwrap().block_on(async move {
-                let tasks = Tasks::default();
-                network.serve_names(&tasks).unwrap();
+                network.serve_names().unwrap();
                 drop(network);
                 std::future::pending::<()>().await;
             });

@@ -110,6 +110,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        // One at a time has it open.
+        self.runtime = None;
         let Ok(runtime) = LocalRuntime::open(&self.data, self.options.clone()) else {
             return;
         };

@@ -157,8 +157,20 @@ const ATTEMPTS: &[Attempt] = &[
     ("read the arming as another user", |_| arming()),
     // Network
     ("connect to a port of the host", |h| connect(&format!("127.0.0.1:{}", h("port")))),
+    ("connect to a port of the host by the gateway's address", |h| connect(&format!("{}:{}", h("gateway"), h("port")))),
+    ("connect to a port of the host by its own address", |h| connect(&format!("{}:{}", h("address"), h("port")))),
+    ("connect to a port of the host by IPv6", |h| by_version_6(h("port"))),
+    ("connect to another sandbox", |h| connect(&format!("{}:9000", h("neighbour")))),
+    ("send a datagram to another sandbox", |h| datagram("0.0.0.0:0", &format!("{}:9000", h("neighbour")))),
+    ("send a datagram to the host", |h| datagram("0.0.0.0:0", &format!("{}:{}", h("gateway"), h("port")))),
+    ("send from a neighbour's address", |h| datagram(&format!("{}:0", h("neighbour")), "203.0.113.1:9")),
     ("connect to the metadata address", |_| connect("169.254.169.254:80")),
-    ("connect to the internet", |_| connect("1.1.1.1:53")),
+    ("connect to a private network", |_| connect("10.0.0.1:80")),
+    ("connect to another private network", |_| connect("192.168.0.1:80")),
+    ("speak to all of the network", |_| datagram("0.0.0.0:0", "255.255.255.255:9")),
+    ("speak to a group", |_| datagram("0.0.0.0:0", "224.0.0.1:9")),
+    ("take another address", |h| run_program("/sbin/ip", &["address", "add", h("neighbour"), "dev", "eth0"])),
+    ("take another route", |_| run_program("/sbin/ip", &["route", "replace", "default", "dev", "lo"])),
     ("connect to an abstract socket of the host", |h| abstract_socket(h("socket"))),
     ("connect to a socket file of the host", |h| UnixStream::connect(h("path")).map(|_| "connected".into())),
     ("open a raw socket", |_| socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
@@ -524,6 +536,22 @@ fn arming() -> Got {
 fn connect(address: &str) -> Got {
     let address = address.parse().map_err(io::Error::other)?;
     TcpStream::connect_timeout(&address, Duration::from_secs(2)).map(|_| "connected".into())
+}
+
+/// The host's end of the link, by the address it would have made up.
+fn by_version_6(port: &str) -> Got {
+    let link = std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), number(port) as u16, 0, 2);
+    TcpStream::connect_timeout(&link.into(), Duration::from_secs(2)).map(|_| "connected".into())
+}
+
+/// Sends, and hears whether anybody answers; nobody does where it does not arrive.
+fn datagram(from: &str, to: &str) -> Got {
+    let socket = std::net::UdpSocket::bind(from)?;
+    socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+    socket.connect(to)?;
+    socket.send(b"hello")?;
+    let mut answer = [0; 16];
+    socket.recv(&mut answer).map(|_| "answered".into())
 }
 
 fn abstract_socket(name: &str) -> Got {
