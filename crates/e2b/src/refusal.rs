@@ -114,6 +114,11 @@ impl Refusal {
         )
     }
 
+    /// A caller who is known, and may not do this.
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
     /// A sandbox that is not there, or is somebody else's: the same answer for both.
     pub(crate) fn no_sandbox(id: &str) -> Self {
         Self::new(

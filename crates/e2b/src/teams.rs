@@ -6,6 +6,7 @@ use model::Timestamp;
 
 use crate::{
     body,
+    refusal::Refusal,
     route::{Answer, Call, json, nothing},
     wire::{ApiKey, CreatedApiKey, KeyMask, KeyName, Team},
 };
@@ -34,6 +35,7 @@ pub(crate) async fn keys(call: Call) -> Answer {
 
 /// `POST /api-keys`.
 pub(crate) async fn create_key(call: Call) -> Answer {
+    manages_keys(&call)?;
     let KeyName { name } = body::parse(&call.body)?;
     let keys = call.api.keys.clone();
     let made = call.api.outlive(async move {
@@ -50,6 +52,7 @@ pub(crate) async fn create_key(call: Call) -> Answer {
 
 /// `PATCH /api-keys/{id}`.
 pub(crate) async fn rename_key(call: Call) -> Answer {
+    manages_keys(&call)?;
     let KeyName { name } = body::parse(&call.body)?;
     let keys = &call.api.keys;
     let renamed = keys
@@ -60,9 +63,20 @@ pub(crate) async fn rename_key(call: Call) -> Answer {
 
 /// `DELETE /api-keys/{id}`.
 pub(crate) async fn revoke_key(call: Call) -> Answer {
+    manages_keys(&call)?;
     let keys = &call.api.keys;
     keys.revoke(&call.caller.team, call.subject()).await?;
     Ok(nothing())
+}
+
+/// A key with limits of its own could make one without them.
+fn manages_keys(call: &Call) -> Result<(), Refusal> {
+    if call.caller.may_manage_keys() {
+        return Ok(());
+    }
+    Err(Refusal::forbidden(
+        "this key has limits of its own and does not manage keys: use one without",
+    ))
 }
 
 fn render(info: KeyInfo) -> ApiKey {

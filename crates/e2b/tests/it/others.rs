@@ -1,10 +1,11 @@
 //! Metrics, logs, templates, teams, keys, what is not built, and what is counted.
 
+use auth::key::NewKey;
 use e2b::{Ending, ports::Sample};
-use model::{SandboxId, Timestamp};
+use model::{SandboxId, Timestamp, team::Quotas};
 use serde_json::{Value, json};
 
-use crate::support::World;
+use crate::support::{World, team};
 
 #[tokio::test(start_paused = true)]
 async fn metrics_are_those_that_were_sampled() {
@@ -174,6 +175,32 @@ async fn keys_are_made_listed_renamed_and_revoked() {
         client.post("/api-keys", json!({"name": ""})).await.status,
         400
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_with_limits_of_its_own_manages_no_keys() {
+    let world = World::new().await;
+    let free = world.client("a").await;
+    let made = free.post("/api-keys", json!({"name": "second"})).await;
+    let path = format!("/api-keys/{}", made.body["id"].as_str().unwrap());
+    let quotas = Quotas {
+        running_sandboxes: Some(1),
+        ..Quotas::default()
+    };
+    let mut wish = NewKey::named("limited");
+    wish.quotas = quotas;
+    let limited = world.keys.create(&team("a"), wish).await.unwrap();
+    let limited = free.stranger(limited.key.reveal());
+    let name = json!({"name": "mine"});
+    let rename = limited.request("PATCH", &path, Some(&name));
+    for reply in [
+        limited.post("/api-keys", name.clone()).await,
+        limited.send(rename).await,
+        limited.delete(&path).await,
+    ] {
+        assert_eq!((reply.status, &reply.body["code"]), (403, &json!(403)));
+    }
+    assert_eq!(free.delete(&path).await.status, 204);
 }
 
 #[tokio::test(start_paused = true)]
