@@ -15,16 +15,15 @@ use std::{
     sync::Arc,
 };
 
-use model::Digest;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use crate::{
     compression::decompressed,
     error::{Doing as _, ImageError, Result},
     layer::{Ids, unpack},
-    manifest::{MAX_DOCUMENT, Manifest},
+    manifest::MAX_DOCUMENT,
     reference::Reference,
-    store::{Assembly, BASE, Hold, Inner, Pinned, Store},
+    store::{BASE, Inner, Pinned, Store},
 };
 
 /// An image that was imported.
@@ -175,21 +174,5 @@ impl Source<'_> {
     fn needed(&self, path: &str) -> Result<File> {
         let file = self.open(path).doing(format!("open {path}"))?;
         file.ok_or_else(|| ImageError::malformed(path, "it is spoken of and is not there"))
-    }
-
-    /// Keeps the manifest of an image whose layers' archives are here, and unpacks those.
-    fn put_together(
-        &self,
-        name: &str,
-        manifest: (Digest, Manifest),
-        index: Option<Digest>,
-        configuration: &[u8],
-        hold: Hold,
-    ) -> Result<Pinned> {
-        let assembly = Assembly::new(name, manifest, index, configuration, hold)?;
-        for number in 0..assembly.manifest.layers.len() {
-            self.inner.unpack_layer(&assembly, number)?;
-        }
-        self.inner.finish(assembly)
     }
 }

@@ -13,10 +13,12 @@
 //! | [`flight`] | pulls under way, shared by all who wait |
 //! | [`registry`] | pulling over HTTP |
 //! | [`import`] | OCI layouts and Docker's archives |
+//! | [`debian`] | a Debian root made on this host |
 //! | [`layer`] | archives to directories and back; hostile ones are refused |
 //! | [`error`] | what can go wrong, and whose fault it is |
 //! | [`digest`], `compression`, [`tree`] | hashing, gzip and zstd, removing directories |
 
+pub mod debian;
 pub mod digest;
 pub mod error;
 pub mod flight;
@@ -30,6 +32,7 @@ pub mod tree;
 
 mod compression;
 
+pub use debian::Debian;
 pub use error::{Fault, Hostile, ImageError, Result};
 pub use flight::{Flight, Progress};
 pub use import::Imported;

@@ -29,6 +29,7 @@ mod blobs;
 mod files;
 mod gc;
 mod lock;
+mod make;
 mod record;
 mod unpacked;
 

@@ -1,19 +1,14 @@
 //! What `docker save` writes: a list of images, each a configuration and plain archives of layers.
 //! There is no manifest in it, so one is made; the same image gets the same one each time.
 
-use std::{
-    collections::BTreeMap,
-    io::{Read as _, Seek as _},
-};
+use std::io::{Read as _, Seek as _};
 
 use serde::Deserialize;
 
 use super::{Found, Source};
 use crate::{
     compression::Compression,
-    digest::digest_of,
     error::{Doing as _, ImageError, Result},
-    manifest::{Descriptor, Manifest, OCI_CONFIG, OCI_MANIFEST, Resolved, parse},
     store::Hold,
 };
 
@@ -38,14 +33,6 @@ impl Source<'_> {
         let configuration = self.document(&saved.config)?.ok_or_else(|| {
             ImageError::malformed(saved.config.as_str(), "it is spoken of and not there")
         })?;
-        let descriptor = |media_type: &str, digest, size| Descriptor {
-            media_type: media_type.into(),
-            digest,
-            size,
-            platform: None,
-            annotations: BTreeMap::new(),
-        };
-        let config = self.inner.put_bytes(&configuration, &mut hold)?;
         let mut layers = Vec::new();
         for path in &saved.layers {
             let mut file = self.needed(path)?;
@@ -55,25 +42,10 @@ impl Source<'_> {
             file.rewind().doing(format!("read {path}"))?;
             let limit = self.inner.options.limits.bytes;
             let (digest, size) = self.inner.put_stream(file, None, limit, &mut hold)?;
-            layers.push(descriptor(compression.media_type(), digest, size));
+            layers.push((compression.media_type(), digest, size));
         }
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: OCI_MANIFEST.into(),
-            config: descriptor(OCI_CONFIG, config, configuration.len() as u64),
-            layers,
-        };
-        let bytes = serde_json::to_vec(&manifest)
-            .map_err(std::io::Error::from)
-            .doing("make a manifest")?;
-        // Read back: what is kept must pass the rules that what is pulled does.
-        let Resolved::Image(manifest) = parse(&saved.config, &bytes)? else {
-            return Err(ImageError::malformed(saved.config.as_str(), "not an image"));
-        };
-        let digest = digest_of(&bytes);
-        self.inner.put_bytes(&bytes, &mut hold)?;
         let name = saved.config.as_str();
-        let image = self.put_together(name, (digest, manifest), None, &configuration, hold)?;
+        let image = self.inner.make_image(name, &configuration, layers, hold)?;
         Ok((image, saved.repo_tags.clone().unwrap_or_default()))
     }
 }

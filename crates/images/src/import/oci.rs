@@ -7,7 +7,7 @@ use crate::{
     digest::{digest_of, hex, verify},
     error::{ImageError, Result},
     manifest::{Descriptor, Resolved, parse},
-    store::Hold,
+    store::{Assembly, Hold},
 };
 
 /// Where writers put an image's name, the fullest first.
@@ -77,7 +77,9 @@ impl Source<'_> {
                     .put_stream(file, Some(&layer.digest), layer.size, &mut hold)?;
             }
         }
-        self.put_together(name, (digest, manifest), index, &configuration, hold)
+        let manifest = (digest, manifest);
+        let assembly = Assembly::new(name, manifest, index, &configuration, hold)?;
+        self.inner.put_together(assembly)
     }
 
     /// A small blob.

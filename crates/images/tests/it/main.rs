@@ -1,4 +1,4 @@
-//! Images against real files, real mounts and a real registry. They need root, `docker-registry`
+//! Images against real files, real mounts and a real registry. They need root, mmdebstrap, `docker-registry`
 //! and `skopeo`; what is missing makes a test fail and is named.
 #![expect(
     clippy::unwrap_used,
@@ -6,6 +6,7 @@
 )]
 
 mod archives;
+mod debian;
 mod hostile;
 mod import;
 mod kept;
