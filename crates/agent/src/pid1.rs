@@ -51,7 +51,7 @@ pub(crate) fn start(agent: &Arc<Agent>) -> io::Result<()> {
         if agent.children.reaps_all() {
             pass_on(&agent, asked);
             let gone = async {
-                while !agent.children.is_empty() {
+                while !is_alone(&agent) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
@@ -68,5 +68,15 @@ fn pass_on(agent: &Agent, passed: Signal) {
         rustix::process::kill_process_group(Pid::INIT, passed).ok();
     } else {
         agent.children.signal_all(passed);
+    }
+}
+
+/// Whether nobody is left who could make use of a moment more. With the first process the kernel
+/// ends everyone else, known here or not.
+fn is_alone(agent: &Agent) -> bool {
+    if rustix::process::getpid().is_init() {
+        rustix::process::test_kill_process_group(Pid::INIT).is_err()
+    } else {
+        agent.children.is_empty()
     }
 }

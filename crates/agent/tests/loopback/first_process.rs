@@ -35,6 +35,10 @@ async fn start(args: &[&str]) -> (Program, Served) {
 }
 
 async fn run(agent: &Served, script: &str) -> String {
+    run_as(agent, script, None).await
+}
+
+pub(crate) async fn run_as(agent: &Served, script: &str, user: Option<(&str, &str)>) -> String {
     let message = StartRequest {
         process: Some(ProcessConfig {
             cmd: "/bin/sh".to_owned(),
@@ -44,7 +48,12 @@ async fn run(agent: &Served, script: &str) -> String {
         ..StartRequest::default()
     };
     let mut stream = agent
-        .stream(Codec::Json, "/process.Process/Start", &message, &[])
+        .stream(
+            Codec::Json,
+            "/process.Process/Start",
+            &message,
+            user.as_slice(),
+        )
         .await;
     let mut out = String::new();
     while let Ok(message) = stream.next::<EventResponse>().await {

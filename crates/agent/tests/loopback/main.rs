@@ -12,5 +12,6 @@ mod client;
 mod files;
 mod filesystem;
 mod first_process;
+mod pid_one;
 mod process;
 mod watch;

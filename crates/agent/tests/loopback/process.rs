@@ -512,6 +512,28 @@ async fn many_listen_and_the_late_hear_the_end() {
 }
 
 #[tokio::test]
+async fn who_comes_half_a_minute_after_the_end_hears_of_no_such_process() {
+    let agent = serve().await;
+    let (stream, pid) = start(&agent, Codec::Json, &sh("exit 4"), &[]).await;
+    assert_eq!(listen(stream).await.end, ended(4));
+    let connect = async || {
+        let message = ProcessRequest {
+            process: by_pid(pid),
+        };
+        agent
+            .stream(Codec::Json, "/process.Process/Connect", &message, &[])
+            .await
+    };
+    assert_eq!(listen(connect().await).await.end, ended(4));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    let why = failure(connect().await).await;
+    assert_eq!(why.code, Code::NotFound);
+    assert_eq!(why.message, format!("process with pid {pid} not found"));
+}
+
+#[tokio::test]
 async fn a_process_outlives_its_client() {
     let agent = serve().await;
     let dir = tempfile::tempdir().unwrap();

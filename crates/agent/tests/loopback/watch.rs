@@ -316,3 +316,45 @@ async fn what_cannot_be_watched_is_refused() {
         Code::NotFound
     );
 }
+
+#[tokio::test]
+async fn changes_that_the_kernel_dropped_are_not_hidden() {
+    let agent = serve().await;
+    let (_dir, dir) = temp();
+    let polled = watch(&agent, Codec::Json, &on(&dir, false)).await.unwrap();
+    let mut stream = agent
+        .stream(
+            Codec::Json,
+            "/filesystem.Filesystem/WatchDir",
+            &on(&dir, false),
+            &[],
+        )
+        .await;
+    assert!(next(&mut stream).await.start.is_some());
+    let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    // The agent shares this thread: it reads nothing before this is over.
+    for number in 0..limit / 2 {
+        let path = dir.join((number % 100).to_string());
+        put(&path);
+        std::fs::remove_file(&path).unwrap();
+        put(&path);
+    }
+    let heard = loop {
+        match events(&agent, Codec::Json, &polled).await {
+            Ok(events) => assert!(!events.is_empty()),
+            Err(why) => break why,
+        }
+    };
+    assert_eq!(heard.code, Code::ResourceExhausted, "{heard:?}");
+    let heard = loop {
+        match stream.next::<WatchDirResponse>().await {
+            Ok(message) => assert!(message.filesystem.is_some() || message.keepalive.is_some()),
+            Err(why) => break why,
+        }
+    };
+    assert!(
+        matches!(&heard, Err(why) if why.code == Code::ResourceExhausted),
+        "{heard:?}"
+    );
+}
