@@ -174,12 +174,12 @@ pub fn probe_essential(data_dir: &Path) -> Vec<Capability> {
 
 /// Tries what some sandboxes can use.
 #[must_use]
-pub fn probe_optional() -> Vec<Capability> {
+pub fn probe_optional(data_dir: &Path) -> Vec<Capability> {
     let optional = |name, seen| Capability::new(name, false, seen);
     vec![
         optional("base image", host::base_image()),
         optional("programs of base", host::base_programs()),
-        optional("disk limits", host::disk_limits()),
+        optional("disk limits", host::disk_limits(data_dir)),
         optional("open files", host::open_files()),
         optional("runc", host::oci_runtime("runc")),
         optional("runsc", host::oci_runtime("runsc")),

@@ -199,8 +199,8 @@ async fn a_server_killed_at_any_step_of_runc_leaves_something_that_can_be_remove
         for step in Step::ALL {
             if verb != "create" {
                 host.runtime().create(at, &runc()).await.unwrap();
-                host.runtime = None;
             }
+            host.runtime = None;
             die_as(&host, verb, step, RuntimeClass::Runc);
             let runtime = host.reopen();
             match runtime.inspect(at.uid).await.unwrap() {
@@ -245,7 +245,8 @@ async fn a_start_that_runc_refuses_says_why_and_leaves_nothing() {
 /// Where the runtime is not installed; here a mount hides it from a server.
 #[tokio::test]
 async fn a_class_whose_runtime_is_missing_is_refused_by_name_with_what_to_do() {
-    let host = Host::new();
+    let mut host = Host::new();
+    host.runtime = None;
     for (class, program, remedy) in [
         ("Runc", "runc", "apt-get install runc"),
         ("Runsc", "runsc", "put gVisor's runsc"),

@@ -41,7 +41,7 @@ struct Report<'a> {
 /// If the answer cannot be written.
 pub(crate) fn run(args: &Doctor, data_dir: &Path) -> anyhow::Result<ExitCode> {
     let mut all = essential(data_dir);
-    all.extend(probe_optional());
+    all.extend(probe_optional(data_dir));
     let can = !all.iter().any(Capability::is_fatal);
     let text = if args.json {
         let report = Report {

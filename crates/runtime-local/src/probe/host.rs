@@ -8,14 +8,14 @@ use std::{
     process::{Command, Stdio},
 };
 
+use model::Uid;
 use rustix::{
     fs::{XattrFlags, setxattr, statfs},
-    mount::{FsOpenFlags, fsopen},
     process::{Resource, getrlimit},
 };
 
 use super::{Capability, Lack, Seen, State};
-use crate::tree;
+use crate::{disk::Disks, error::Doing as _, record::Place, tree};
 
 /// A directory for trials where the data directory is or would be; gone when dropped.
 #[derive(Debug)]
@@ -173,26 +173,27 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| is_program(path))
 }
 
-/// No cgroup limits disk space: it takes a filesystem that does.
-pub(super) fn disk_limits() -> Seen {
-    let btrfs = fsopen("btrfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok();
-    let loops = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/loop-control")
-        .is_ok();
-    let tool = find_program("mkfs.btrfs").is_some();
-    let said = |there, what: &str| format!("{} {what}", if there { "has" } else { "lacks" });
-    Err(Lack::missing(
-        format!(
-            "writable layers are plain directories (for a btrfs on a loop device this host {}, {} and {})",
-            said(btrfs, "btrfs"),
-            said(loops, "loop devices"),
-            said(tool, "mkfs.btrfs")
-        ),
-        "a sandbox that asks for a disk limit is refused",
-        "Do not ask for diskMiB on this host",
-    ))
+/// No cgroup limits disk space: it takes a filesystem that does, which is made, and goes again.
+pub(super) fn disk_limits(data_dir: &Path) -> Seen {
+    let ground = Ground::find(data_dir)?;
+    let place = Place::new(ground.path.join("sandbox"));
+    let uid = Uid::from_random(0);
+    let tried = || {
+        fs::create_dir(place.directory()).doing("make a sandbox's directory")?;
+        let disks = Disks::open(ground.path.join("disks"))?;
+        let made = disks.make(uid, &place, 16);
+        let removed = disks.remove(uid, &place);
+        made.and(removed)
+    };
+    tried()
+        .map(|()| "a disk of a sandbox's own was made and limited".into())
+        .map_err(|error| {
+            Lack::missing(
+                error,
+                "a sandbox that asks for a disk limit is refused",
+                "Install btrfs-progs, and let this process use loop devices and btrfs (modprobe loop btrfs)",
+            )
+        })
 }
 
 /// The server holds about one descriptor for each sandbox, and some for each connection.

@@ -136,7 +136,7 @@ fn a_host_without_proc_is_told_what_it_lacks() {
 
 #[test]
 fn what_is_not_installed_is_named_and_no_reason_to_stop() {
-    let hide = "for p in runc runsc curl; do \
+    let hide = "for p in runc runsc curl mkfs.btrfs; do \
                   for d in $(echo $PATH | tr : ' ') /usr/local/sbin /usr/sbin; do \
                     if [ -e $d/$p ]; then mount --bind /dev/null $d/$p; fi; \
                   done; \
@@ -144,6 +144,7 @@ fn what_is_not_installed_is_named_and_no_reason_to_stop() {
     let output = doctor_after(hide);
     is_missing(&output, "runc", "apt-get install runc");
     is_missing(&output, "runsc", "gVisor");
+    is_missing(&output, "disk limits", "btrfs-progs");
     let said = report(&output);
     let programs = find(&said, "programs of base");
     assert_eq!(programs["state"], "degraded", "{programs:#}");
