@@ -51,6 +51,22 @@ fn two_hundred_sandboxes_each_have_their_own_address_and_leave_nothing() {
 }
 
 #[test]
+fn a_sandbox_has_no_more_connections_than_it_may() {
+    let world = World::with(network::Options {
+        connections: 20,
+        ..network::Options::default()
+    });
+    let (one, two) = (
+        world.sandbox(&policy(None, &[], &[])),
+        world.sandbox(&policy(None, &[], &[])),
+    );
+    let answered = (0..40).filter(|_| one.space.reaches_by_datagram("0.0.0.0", SERVER, ECHO));
+    let answered = answered.count();
+    assert!((15..=22).contains(&answered), "{answered}");
+    assert!(two.space.reaches(SERVER, ECHO), "another has its own");
+}
+
+#[test]
 fn engines_of_one_host_share_a_block_without_meeting() {
     let world = World::new();
     let second = world.host.run(|| {

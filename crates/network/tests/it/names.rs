@@ -229,6 +229,24 @@ fn a_new_policy_keeps_the_connections_of_names_that_it_still_names() {
 }
 
 #[test]
+fn the_next_server_keeps_what_names_have_opened() {
+    let mut world = World::new();
+    serve_names(&world);
+    let rules = policy(None, &["server.test"], &["0.0.0.0/0"]);
+    let sandbox = world.sandbox(&rules);
+    assert_eq!(ask(&sandbox.space, "server.test", 1), Some((0, 1)));
+    let mut kept = sandbox.space.connect(SERVER, ECHO).unwrap();
+    assert!(echoes(&mut kept));
+    world.open(vec![(sandbox.uid, sandbox.address, rules)]);
+    assert!(echoes(&mut kept));
+    assert!(sandbox.space.reaches(SERVER, ECHO));
+    assert!(!sandbox.space.reaches(OTHER, ECHO));
+    // It knows why it was open, and when it is not any more.
+    world.set(&sandbox, &policy(None, &["other.test"], &["0.0.0.0/0"]));
+    assert!(!echoes(&mut kept));
+}
+
+#[test]
 fn a_sandbox_that_asks_too_much_is_not_heard_and_others_are() {
     let mut options = Options {
         upstreams: vec!["203.0.113.53:53".parse().unwrap()],
