@@ -18,7 +18,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::Options;
+use crate::{
+    Options,
+    quota::{NoQuota, Quota, TeamLimit},
+};
 
 /// Why a sandbox was not woken.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -35,6 +38,9 @@ pub enum WakeError {
     /// Too many wait already. Nothing was asked of the sandbox.
     #[error("too many requests wait for sandboxes to wake")]
     Overloaded,
+    /// Its team may not have another one awake now.
+    #[error(transparent)]
+    TeamLimit(#[from] TeamLimit),
 }
 
 type Outcome = Result<Arc<Route>, WakeError>;
@@ -52,6 +58,7 @@ struct Inner {
     routes: RoutingCache,
     clock: Arc<dyn Clock>,
     options: Options,
+    quota: Arc<dyn Quota>,
     tasks: Tasks,
     places: Semaphore,
     board: Mutex<Board>,
@@ -102,8 +109,22 @@ impl Flights {
         tasks: Tasks,
         options: Options,
     ) -> Self {
+        Self::within(Arc::new(NoQuota), store, routes, clock, tasks, options)
+    }
+
+    /// The same, with a limit on what teams may have awake.
+    #[must_use]
+    pub fn within(
+        quota: Arc<dyn Quota>,
+        store: Arc<dyn Store>,
+        routes: RoutingCache,
+        clock: Arc<dyn Clock>,
+        tasks: Tasks,
+        options: Options,
+    ) -> Self {
         Self(Arc::new(Inner {
             places: Semaphore::new(options.max_concurrent.max(1)),
+            quota,
             store,
             routes,
             clock,
@@ -241,6 +262,7 @@ impl Inner {
         if tried && gave_up(&sandbox) {
             return Err(WakeError::Failed);
         }
+        let reserved = self.quota.reserve(&sandbox)?;
         let mut next = sandbox;
         next.spec.desired_state = DesiredState::Running;
         let timeouts = &mut next.spec.timeouts;
@@ -251,7 +273,10 @@ impl Inner {
             timeouts.end_at = Some(Timestamp::from_micros(end));
         }
         match self.store.update_spec(&next).await {
-            Ok(written) => Ok(Some(written.version())),
+            Ok(written) => {
+                reserved.written(written.version());
+                Ok(Some(written.version()))
+            }
             Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => Ok(None),
             Err(StoreError::NotFound(_)) => Err(WakeError::NotFound),
             Err(error) => Err(failed(key, &error)),

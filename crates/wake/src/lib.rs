@@ -16,10 +16,12 @@
 //!
 //! The intent to be awake and the new deadline are one compare-and-set. What comes after is read
 //! from a cache whose versions say whether it is an answer to that write; nothing is ever asked of
-//! control or a runtime.
+//! control or a runtime. What a team may have awake is reserved before that write.
 
 mod flight;
 mod options;
+mod quota;
 
 pub use flight::{Flights, WakeError};
 pub use options::Options;
+pub use quota::{NoQuota, Quota, Reserved, TeamLimit};

@@ -5,14 +5,20 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use cache::RoutingCache;
 use control::{Builder, Control};
 use futures_util::future::join_all;
 use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::{
-    Epoch, Metadata, Name, Namespace, Sandbox, SandboxId, StringMap, Timestamp,
+    Epoch, Metadata, Name, Namespace, Sandbox, SandboxId, StringMap, Timestamp, Version,
     lifecycle::{Phase, Traffic},
     sandbox::{DesiredState, OnTimeout, Owner, PausePolicy, SandboxSpec, SnapshotType, Timeouts},
 };
@@ -20,7 +26,7 @@ use routes::Route;
 use runtime::fake::{Call, CallFault, FakeRuntime};
 use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
-use wake::{Flights, Options, WakeError};
+use wake::{Flights, Options, Quota, Reserved, TeamLimit, WakeError};
 
 const NOW: i64 = 1_000_000_000_000;
 
@@ -319,4 +325,60 @@ async fn a_kill_ends_the_wait_at_once() {
         started.elapsed() < Duration::from_secs(5),
         "by virtual time"
     );
+}
+
+/// A team with room for so many more.
+#[derive(Clone, Debug)]
+struct Room {
+    free: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+}
+
+impl Quota for Room {
+    fn reserve(&self, _: &Sandbox) -> Result<Box<dyn Reserved>, TeamLimit> {
+        let one_less = |free: u64| free.checked_sub(1);
+        self.free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+            .map_err(|_| TeamLimit)?;
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Reserved for Room {
+    fn written(self: Box<Self>, _: Version) {
+        self.written.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_team_without_room_is_told_so_and_its_sandbox_sleeps_on() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    let room = Room {
+        free: Arc::new(AtomicU64::new(0)),
+        written: Arc::default(),
+    };
+    let flights = Flights::within(
+        Arc::new(room.clone()),
+        world.store.clone(),
+        world.routes.clone(),
+        world.clock.clone(),
+        world.tasks.clone(),
+        Options::default(),
+    );
+    let before = world.read(&sandbox).await.metadata.generation;
+    let all = join_all((0..3).map(|_| flights.wake(&route, soon()))).await;
+    for outcome in all {
+        assert_eq!(outcome.unwrap_err(), WakeError::TeamLimit(TeamLimit));
+    }
+    assert_eq!(world.read(&sandbox).await.metadata.generation, before);
+    room.free.store(1, Ordering::SeqCst);
+    flights.wake(&route, soon()).await.unwrap();
+    assert_ne!(
+        room.written.load(Ordering::SeqCst),
+        0,
+        "it was told of the write"
+    );
+    // One that is awake already asks for nothing.
+    flights.wake(&route, soon()).await.unwrap();
 }
