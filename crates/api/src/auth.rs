@@ -27,7 +27,8 @@ impl Authenticator {
     }
 
     /// Whether an `Authorization` header carries a known token.
-    pub(crate) fn admits(&self, authorization: Option<&[u8]>) -> bool {
+    #[must_use]
+    pub fn admits(&self, authorization: Option<&[u8]>) -> bool {
         let Some(token) = authorization.and_then(bearer) else {
             return false;
         };

@@ -21,13 +21,13 @@ use tokio::time::Instant;
 
 use crate::{audit::Actor, key, quota::Account, settled::Settled};
 
-/// Whoever showed a key that is in force.
+/// Whoever showed a key that is in force, or an administrator who acts for a team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The team, and the namespace of all it may see.
     pub team: Namespace,
-    /// The key, by the name of its record.
-    pub key: Name,
+    /// The key, by the name of its record; an administrator has none.
+    pub key: Option<Name>,
     /// The person who uses the key.
     pub user: Option<Box<str>>,
     /// The most the team may have.
@@ -45,7 +45,7 @@ impl Caller {
         Owner {
             team: self.team.clone(),
             user: self.user.clone(),
-            key: Some(self.key.clone()),
+            key: self.key.clone(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Caller {
     pub fn account(&self) -> Account {
         Account {
             team: self.team.clone(),
-            key: Some(self.key.clone()),
+            key: self.key.clone(),
             team_quotas: self.team_quotas,
             key_quotas: self.key_quotas,
         }
@@ -72,7 +72,7 @@ impl Caller {
     pub fn actor(&self) -> Actor {
         Actor {
             team: Some(self.team.clone()),
-            key: Some(self.key.clone()),
+            key: self.key.clone(),
             user: self.user.clone(),
         }
     }
@@ -188,6 +188,26 @@ impl Keys {
         Ok(caller(key, namespace, &team))
     }
 
+    /// An administrator who acts for a team: its quotas and limits hold, those of no key. That the
+    /// caller is an administrator is for whoever asks to know.
+    ///
+    /// # Errors
+    /// If there is no such team, or nobody can tell now.
+    pub fn on_behalf_of(&self, team: &Namespace) -> Result<Caller, Denied> {
+        if !self.is_ready() {
+            return Err(Denied::NotReady);
+        }
+        let found = self.find_team(team).ok_or(Denied::NoTeam)?;
+        Ok(Caller {
+            team: team.clone(),
+            key: None,
+            user: None,
+            team_quotas: found.spec.quotas,
+            key_quotas: Quotas::default(),
+            limits: found.spec.limits,
+        })
+    }
+
     /// Against whose quotas a sandbox of this owner counts when it wakes, whoever wakes it. `None`
     /// if the team is gone. A key that is gone limits nothing any more; its team still does.
     #[must_use]
@@ -216,7 +236,7 @@ impl Keys {
 fn caller(key: &ApiKey, namespace: &Namespace, team: &Team) -> Caller {
     Caller {
         team: namespace.clone(),
-        key: key.metadata.name.clone(),
+        key: Some(key.metadata.name.clone()),
         user: key.spec.user.clone(),
         team_quotas: team.spec.quotas,
         key_quotas: key.spec.quotas,

@@ -14,7 +14,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | `service` | what handlers share; options, ports, start |
-//! | [`ports`] | what sandboxes use and log, brought by others |
+//! | [`ports`] | what sandboxes use and log, and who administrates, brought by others |
 //! | `routes`, `route`, `openapi` | one table: the router, the checks and the document come from it |
 //! | `layers`, `body`, `query`, `refusal` | a request taken apart; errors in one shape |
 //! | `wire`, `render`, `state` | bodies as clients know them, and records as such |
@@ -24,9 +24,11 @@
 //! | `connect`, `pause`, `rung`, `lifetime` | waking, sleeping, ending |
 //! | `roster`, `list` | sandboxes in the order of their start, in pages |
 //! | `metrics`, `sampler`, `logs` | what sandboxes use, and what happened to them |
+//! | `audit` | who did what |
 //! | `templates`, `teams` | what is read of the rest |
 //! | `meter` | requests by route and ending |
 
+mod audit;
 mod body;
 mod connect;
 mod create;

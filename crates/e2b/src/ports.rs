@@ -1,4 +1,5 @@
-//! What this API needs of others besides records and keys: what sandboxes use, and what they log.
+//! What this API needs of others besides records and keys: what sandboxes use, what they log, and
+//! who administrates.
 
 use std::fmt;
 
@@ -33,6 +34,12 @@ pub trait MetricsSource: Send + Sync + fmt::Debug {
 
     /// What it used last.
     fn latest(&self, id: &SandboxId) -> Option<Sample>;
+}
+
+/// Knows administrators, who may act for any team.
+pub trait Admins: Send + Sync + fmt::Debug {
+    /// Whether the value of an `Authorization` header is one of theirs.
+    fn admits(&self, authorization: &[u8]) -> bool;
 }
 
 /// How bad a line is.
@@ -91,7 +98,7 @@ pub trait LogSource: Send + Sync + fmt::Debug {
     async fn lines(&self, sandbox: &Sandbox) -> Vec<LogLine>;
 }
 
-/// Where nothing is measured or logged.
+/// Where nothing is measured or logged, and nobody administrates.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
@@ -102,6 +109,12 @@ impl MetricsSource for Nothing {
 
     fn latest(&self, _: &SandboxId) -> Option<Sample> {
         None
+    }
+}
+
+impl Admins for Nothing {
+    fn admits(&self, _: &[u8]) -> bool {
+        false
     }
 }
 

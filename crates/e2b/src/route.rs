@@ -6,7 +6,7 @@
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
 use auth::{
-    Caller,
+    Caller, Denied,
     audit::{Action, Entry},
 };
 use axum::{
@@ -18,7 +18,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use model::SandboxId;
+use model::{Namespace, SandboxId};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
@@ -31,6 +31,12 @@ use crate::{
     service::{Api, E2b},
 };
 
+/// Carries a key.
+const KEY: &str = "x-api-key";
+/// Names the team for which an administrator acts.
+const TEAM: &str = "x-dormouse-team";
+const DEFAULT_TEAM: &str = "default";
+
 /// What a handler answers.
 pub(crate) type Answer = Result<Response, Refusal>;
 /// Serves a route.
@@ -42,6 +48,8 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub(crate) struct Call {
     pub(crate) api: Api,
     pub(crate) caller: Caller,
+    /// Whether the caller administrates, and acts for the team.
+    pub(crate) is_admin: bool,
     /// What the caller presented.
     pub(crate) presented: String,
     pub(crate) headers: HeaderMap,
@@ -289,7 +297,11 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
         Served::Key(handler) => (handler, false),
         Served::KeyOrBearer(handler) => (handler, true),
     };
-    let (caller, presented) = authenticate(api, bearer, &parts.headers)?;
+    let Admitted {
+        caller,
+        is_admin,
+        presented,
+    } = authenticate(api, bearer, &parts.headers)?;
     asked.caller = Some(caller.clone());
     let path: Vec<String> = match RawPathParams::from_request_parts(&mut parts, &()).await {
         Ok(params) => params.iter().map(|(_, value)| value.to_owned()).collect(),
@@ -309,6 +321,7 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
     let call = Call {
         api: Arc::clone(api),
         caller,
+        is_admin,
         presented,
         headers: parts.headers,
         path,
@@ -323,11 +336,15 @@ fn is_nothing(body: &[u8]) -> bool {
     matches!(body.trim_ascii(), b"" | b"{}" | b"null")
 }
 
-fn authenticate(
-    api: &Api,
-    or_bearer: bool,
-    headers: &HeaderMap,
-) -> Result<(Caller, String), Refusal> {
+/// Who was let in, and with what.
+struct Admitted {
+    caller: Caller,
+    is_admin: bool,
+    presented: String,
+}
+
+/// A key opens what its team has. An administrator says with [`TEAM`] for whom they act.
+fn authenticate(api: &Api, or_bearer: bool, headers: &HeaderMap) -> Result<Admitted, Refusal> {
     let one = |name: &str| {
         let mut all = headers.get_all(name).iter();
         match (all.next(), all.next()) {
@@ -336,17 +353,43 @@ fn authenticate(
             (_, _) => None,
         }
     };
+    let authorization = || one(header::AUTHORIZATION.as_str());
     let bearer = || {
-        let text = one(header::AUTHORIZATION.as_str())?;
+        let text = authorization()?;
         let (scheme, token) = text.split_once(' ')?;
         scheme
             .eq_ignore_ascii_case("bearer")
             .then(|| token.trim().to_owned())
     };
-    let presented = one("x-api-key").or_else(|| or_bearer.then(bearer)?);
+    let key = one(KEY);
+    if key.is_none() && authorization().is_some_and(|text| api.admins.admits(text.as_bytes())) {
+        let team = one(TEAM).unwrap_or_else(|| DEFAULT_TEAM.to_owned());
+        return Ok(Admitted {
+            caller: on_behalf_of(api, &team)?,
+            is_admin: true,
+            presented: bearer().unwrap_or_default(),
+        });
+    }
+    let presented = key.or_else(|| or_bearer.then(bearer)?);
     let presented = presented.ok_or_else(Refusal::unauthorized)?;
-    let caller = api.keys.authenticate(&presented)?;
-    Ok((caller, presented))
+    Ok(Admitted {
+        caller: api.keys.authenticate(&presented)?,
+        is_admin: false,
+        presented,
+    })
+}
+
+fn on_behalf_of(api: &Api, team: &str) -> Result<Caller, Refusal> {
+    let unknown = || {
+        Refusal::not_found(format!(
+            "there is no team {team:?}: `dormouse key create NAME -n {team} --new-team` makes one"
+        ))
+    };
+    let namespace = Namespace::new(team).map_err(|_| unknown())?;
+    match api.keys.on_behalf_of(&namespace) {
+        Err(Denied::NoTeam) => Err(unknown()),
+        other => Ok(other?),
+    }
 }
 
 /// An answer with a body.

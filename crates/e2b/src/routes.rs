@@ -1,7 +1,7 @@
 //! Every route of E2B's control API: those that are served, and those that are refused by name.
 
 use crate::{
-    connect, create, egress, lifetime, list, logs, metrics, pause,
+    audit, connect, create, egress, lifetime, list, logs, metrics, pause,
     refusal::Refusal,
     route::{
         Route, Served,
@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Route> {
     SERVED.iter().chain(&REFUSED)
 }
 
-static SERVED: [Route; 30] = [
+static SERVED: [Route; 31] = [
     Route::new(
         Get,
         "/health",
@@ -266,6 +266,15 @@ static SERVED: [Route; 30] = [
         |call| Box::pin(teams::revoke_key(call)),
     )
     .audited("key.revoke"),
+    Route::new(
+        Get,
+        "/dormouse/audit",
+        "Who did what to sandboxes and keys (not E2B's)",
+        &[200, 501],
+        |call| Box::pin(audit::list(call)),
+    )
+    .query(audit::QUERY)
+    .gives::<wire::AuditPage>(),
     Route::not_built(Post, "/sandboxes/{sandboxID}/fork", |_| {
         Box::pin(async { Err(Refusal::not_built("forks")) })
     }),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     idempotency::Queues,
     meter::{Meter, RouteStats},
-    ports::{LogSource, MetricsSource, Nothing},
+    ports::{Admins, LogSource, MetricsSource, Nothing},
     roster::Roster,
     routes,
 };
@@ -133,6 +133,8 @@ pub struct Ports {
     pub seal: Seal,
     /// Who calls.
     pub keys: Keys,
+    /// Who may act for any team.
+    pub admins: Arc<dyn Admins>,
     /// What callers may have.
     pub ledger: Arc<Ledger>,
     /// Where it is kept who did what; none to keep nothing.
@@ -144,7 +146,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Ports without an audit or metrics, and without logs but those of a sandbox's life.
+    /// Ports without administrators, an audit or metrics, and without logs but those of a sandbox's life.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -162,6 +164,7 @@ impl Ports {
             entropy,
             seal,
             keys,
+            admins: Arc::new(Nothing),
             ledger,
             audit: None,
             metrics: Arc::new(Nothing),
@@ -179,6 +182,7 @@ pub struct E2b {
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) seal: Seal,
     pub(crate) keys: Keys,
+    pub(crate) admins: Arc<dyn Admins>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) audit: Option<Audit>,
     pub(crate) metrics: Arc<dyn MetricsSource>,
@@ -227,6 +231,7 @@ impl E2b {
             entropy: ports.entropy,
             seal: ports.seal,
             keys: ports.keys,
+            admins: ports.admins,
             ledger: ports.ledger,
             audit: ports.audit,
             metrics: ports.metrics,

@@ -395,3 +395,38 @@ pub(crate) struct Error {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error_code: Option<String>,
 }
+
+/// Some entries of the audit log.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct AuditPage {
+    /// Oldest first. There can be none although more follow.
+    pub(crate) entries: Vec<AuditEntry>,
+    /// What continues this list as `after`; null at the end.
+    pub(crate) next: Option<String>,
+    /// Lines that could not be read.
+    pub(crate) damaged: u64,
+}
+
+/// An entry of the audit log.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct AuditEntry {
+    /// Counts entries from 1, of all teams.
+    pub(crate) seq: u64,
+    pub(crate) time: Timestamp,
+    pub(crate) team: Option<String>,
+    /// The key, by its id; null if an administrator did it.
+    pub(crate) key: Option<String>,
+    /// The person who uses the key.
+    pub(crate) user: Option<String>,
+    /// As `sandbox.create`.
+    pub(crate) action: String,
+    #[serde(rename = "sandboxID")]
+    pub(crate) sandbox_id: Option<String>,
+    /// `done`, `refused` or `failed`.
+    pub(crate) outcome: &'static str,
+    /// Why not.
+    pub(crate) reason: Option<String>,
+    /// What the request was called in `X-Request-Id`.
+    #[serde(rename = "requestID")]
+    pub(crate) request_id: Option<String>,
+}

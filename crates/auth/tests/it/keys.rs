@@ -56,7 +56,7 @@ async fn a_key_says_whose_it_is_and_what_may_be_had_with_it() {
     let created = world.keys.create(&team("blue"), wish).await.unwrap();
     let caller = world.keys.authenticate(created.key.reveal()).unwrap();
     assert_eq!(caller.team, team("blue"));
-    assert_eq!(caller.key, created.info.id);
+    assert_eq!(caller.key.as_ref(), Some(&created.info.id));
     assert_eq!(caller.user.as_deref(), Some("ada"));
     assert_eq!((caller.team_quotas, caller.key_quotas), (quotas, own));
     assert_eq!(caller.limits.max_timeout_seconds, Some(60));
@@ -66,8 +66,23 @@ async fn a_key_says_whose_it_is_and_what_may_be_had_with_it() {
     assert!(free.may_manage_keys());
 
     let owner = caller.owner();
-    assert_eq!(owner.key.as_ref(), Some(&caller.key));
+    assert_eq!(owner.key, caller.key);
     assert_eq!(world.keys.find_account(&owner), Some(caller.account()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_administrator_acts_for_a_team_without_a_key_of_it() {
+    let world = World::new().await;
+    world.caller("blue", unlimited()).await;
+    let admin = world.keys.on_behalf_of(&team("blue")).unwrap();
+    assert_eq!((&admin.team, &admin.key), (&team("blue"), &None));
+    assert_eq!(admin.owner().key, None);
+    assert_eq!(
+        world.keys.find_account(&admin.owner()),
+        Some(admin.account())
+    );
+    let stranger = world.keys.on_behalf_of(&team("green"));
+    assert_eq!(stranger.unwrap_err(), Denied::NoTeam);
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +303,7 @@ async fn the_first_start_makes_one_key_and_no_later_one_does() {
     // Revoking every key is meant: no later start opens the door again.
     world
         .keys
-        .revoke(&team("default"), caller.key.as_str())
+        .revoke(&team("default"), caller.key.unwrap().as_str())
         .await
         .unwrap();
     assert_eq!(first().await, None);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod admins;
 mod bad_input;
 mod creates;
 mod foreign;

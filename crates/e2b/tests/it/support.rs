@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use auth::{Keys, Ledger, Seal, key::NewKey, quota::Size};
+use auth::{Audit, Keys, Ledger, Seal, key::NewKey, quota::Size};
 use axum::{Router, body::Body};
 use control::{Builder, Control, events::StoredEvents};
-use e2b::{Caches, E2b, Options, Ports, Sampler};
+use e2b::{Caches, E2b, Options, Ports, Sampler, ports::Admins};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use kit::{Clock, Entropy, ManualClock, Tasks};
@@ -34,6 +34,17 @@ pub(crate) struct World {
     pub(crate) control: Option<Control>,
     pub(crate) tasks: Tasks,
     router: Router,
+    _audit: tempfile::TempDir,
+}
+
+/// Who shows the one token.
+#[derive(Debug)]
+struct OneToken;
+
+impl Admins for OneToken {
+    fn admits(&self, authorization: &[u8]) -> bool {
+        authorization == b"Bearer the-token"
+    }
 }
 
 /// A team with a key.
@@ -141,8 +152,11 @@ impl World {
         };
         let ledger = Ledger::new(caches.sandboxes.clone(), caches.templates.clone(), size);
         let sampler = Arc::new(Sampler::default());
+        let audit = tempfile::tempdir().unwrap();
         let ports = Ports {
             metrics: sampler.clone(),
+            admins: Arc::new(OneToken),
+            audit: Some(Audit::open(audit.path(), auth::audit::Options::default()).unwrap()),
             ..Ports::new(
                 shared,
                 caches,
@@ -166,6 +180,7 @@ impl World {
             control: Some(control),
             tasks,
             router,
+            _audit: audit,
         }
     }
 
