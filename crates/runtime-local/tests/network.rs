@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::{future::Future, process::Command, time::Duration};
+use std::{future::Future, net::TcpStream, process::Command, time::Duration};
 
 use model::sandbox::NetworkPolicy;
 use runtime::{Observed, Runtime as _, RuntimeError, WorkloadSpec};
@@ -50,13 +50,29 @@ impl Internet {
             .spawn()
             .unwrap();
         let pid = child.id();
-        std::thread::sleep(Duration::from_millis(200));
+        let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+        let own = namespace("thread-self");
+        wait_until("it has left", || {
+            namespace(&pid.to_string()).is_some_and(|other| Some(other) != own)
+        });
         shell(&format!(
             "ip link add up0 type veth peer name net0 netns {pid} && ip address add 203.0.113.254/24 dev up0 && \
              ip link set up0 up && nsenter --net --target {pid} sh -c 'ip address add 203.0.113.1/24 dev net0 && ip link set net0 up'"
         ));
+        let server = "203.0.113.1:7000".parse().unwrap();
+        wait_until("it listens", || {
+            TcpStream::connect_timeout(&server, Duration::from_millis(100)).is_ok()
+        });
         Self(child)
     }
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let tries = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        is_so()
+    });
+    assert!(tries, "not in time: {what}");
 }
 
 impl Drop for Internet {
