@@ -5,7 +5,7 @@
 //!  Paused ──▶ resume ──▶ wait ──▶ Running ───────────▶ 201
 //!  Creating, Pausing, Unknown ──▶ wait, look again
 //!  Resuming (another's) ──▶ wait ──▶ as Running ─────▶ 201
-//!  Ending ──▶ 409        Gone ──▶ 404
+//!  Ending, Gone ──▶ 404
 //! ```
 //!
 //! Resuming writes what is wanted and the new deadline at once.
@@ -30,7 +30,6 @@ use crate::{
     route::{Answer, Call, json},
     rung,
     service::E2b,
-    state::{State, state_of},
     wire::{Connect, Resume},
 };
 
@@ -141,11 +140,8 @@ impl E2b {
                     woken |= at == Traffic::Resuming;
                     self.moved_on(&sandbox, at, deadline).await?;
                 }
-                Traffic::Idle => return Err(gone()),
-                Traffic::Dead if state_of(&sandbox) == State::Ending => {
-                    return Err(Refusal::conflict("the sandbox is being ended"));
-                }
-                Traffic::Dead => return Err(gone()),
+                // Whoever ended it was told that it is gone, however long the rest takes.
+                Traffic::Idle | Traffic::Dead => return Err(gone()),
             }
         }
     }
