@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    Key, Sandbox, SandboxTemplate, Spec as _, Timestamp,
+    Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
     template::TemplateSpec,
@@ -292,10 +292,17 @@ fn workload_spec(
 
 fn arming(world: &World, sandbox: &Sandbox) -> Arming {
     let template = template_of(world, sandbox);
-    let mut env = template
-        .as_ref()
-        .map(|t| t.spec.env.clone())
-        .unwrap_or_default();
+    let mut env = StringMap::new();
+    // What programs inside ask to learn where they are; whoever sets them otherwise is heard.
+    if let Some(id) = &sandbox.spec.sandbox_id {
+        env.insert("E2B_SANDBOX_ID", id.as_str());
+    }
+    if let Some(template) = &template {
+        env.insert("E2B_TEMPLATE_ID", template.metadata.name.as_str());
+        for (name, value) in template.spec.env.iter() {
+            env.insert(name, value);
+        }
+    }
     for (name, value) in sandbox.spec.env.iter() {
         env.insert(name, value);
     }
