@@ -24,6 +24,8 @@ pub(crate) enum Refusal {
     Unauthorized,
     /// A signature that fits no sandbox.
     InvalidSignature,
+    /// A signature whose time is over.
+    ExpiredSignature,
     /// The port wants the traffic token.
     Forbidden,
     /// A route of the agent's that is the platform's alone.
@@ -84,6 +86,11 @@ impl Refusal {
             Self::InvalidSignature => row(
                 StatusCode::UNAUTHORIZED,
                 "invalid signature",
+                Outcome::Unauthorized,
+            ),
+            Self::ExpiredSignature => row(
+                StatusCode::UNAUTHORIZED,
+                "signature is already expired",
                 Outcome::Unauthorized,
             ),
             Self::Forbidden => row(

@@ -183,8 +183,10 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         return Decision::Forward(found);
     }
     // Who has not shown a token learns nothing of the state.
-    if pass == Pass::Signed && !is_signed_by(worker, &found.route, request) {
-        return refuse(Refusal::InvalidSignature);
+    if pass == Pass::Signed
+        && let Err(refusal) = check_signature(worker, &found.route, request)
+    {
+        return refuse(refusal);
     }
     match (is_asleep(found.route.state), found.route.wake_on_traffic) {
         (true, true) if pass == Pass::Preflight => Decision::Preflight,
@@ -201,12 +203,23 @@ const fn is_asleep(state: State) -> bool {
     }
 }
 
-fn is_signed_by(worker: &Worker, route: &Route, request: &Request<Incoming>) -> bool {
+/// The checks that the agent makes, in its order.
+fn check_signature(
+    worker: &Worker,
+    route: &Route,
+    request: &Request<Incoming>,
+) -> Result<(), Refusal> {
     let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
-        return false;
+        return Err(Refusal::InvalidSignature);
     };
     let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
-    signed.is_of(seal, id, route) && !signed.is_expired(worker.wall_micros())
+    if !signed.is_of(seal, id, route) {
+        return Err(Refusal::InvalidSignature);
+    }
+    if signed.is_expired(worker.wall_micros()) {
+        return Err(Refusal::ExpiredSignature);
+    }
+    Ok(())
 }
 
 fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
@@ -369,8 +382,9 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
     let turn = timeout(SEARCH_PATIENCE, shared.searches.acquire()).await;
     let _turn = turn.map_err(|_| Refusal::Overloaded)?;
     let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
+    // Nobody is looked for on account of a URL that says itself that it is of no use.
     if signed.is_expired(worker.wall_micros()) {
-        return Err(Refusal::InvalidSignature);
+        return Err(Refusal::ExpiredSignature);
     }
     let searching = shared.clone();
     let task = shared.outside.spawn_blocking(move || {
