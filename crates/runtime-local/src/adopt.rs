@@ -71,8 +71,11 @@ impl Engine {
             process,
             record,
         };
-        if workload.process.is_none() && workload.record.exit_code.is_none() {
-            workload.record.exit_code = Some(exit_code(place, UNKNOWN_EXIT));
+        // Of another boot it is cut off, unless its first process said before how it ended.
+        let said = exit_code(place, UNKNOWN_EXIT);
+        let cut = workload.record.boot_id != self.boot_id && said == UNKNOWN_EXIT;
+        if workload.process.is_none() && workload.record.exit_code.is_none() && !cut {
+            workload.record.exit_code = Some(said);
         }
         workload
     }
