@@ -59,8 +59,8 @@ struct Generated {
 impl Bases {
     /// Makes what is not there yet.
     pub(crate) fn open(directory: &Path, options: &Options) -> Result<Self> {
-        let mount_points = generate(directory, &mount_points())?;
-        let base = match skeleton(options) {
+        let mount_points = generate(directory, &foundation(options))?;
+        let base = match skeleton() {
             Ok(entries) => Ok(Generated {
                 layer: generate(directory, &entries)?,
                 fingerprint: Fingerprint::of(&lasting(&entries)),
@@ -70,7 +70,7 @@ impl Bases {
         Ok(Self { mount_points, base })
     }
 
-    /// The lowest layer of every root: directories to mount at.
+    /// The lowest layer of every root.
     pub(crate) const fn mount_points(&self) -> &PathBuf {
         &self.mount_points
     }
@@ -134,16 +134,30 @@ fn link(path: &str, target: impl Into<String>) -> Entry {
     }
 }
 
-fn mount_points() -> Vec<Entry> {
-    let mut entries: Vec<_> = ["dev", "proc", "sys", "run", "run/dormouse", "tmp"]
+/// What lies under every image: directories to mount at, and the names that an image does not bring.
+fn foundation(options: &Options) -> Vec<Entry> {
+    let mut entries: Vec<_> = ["dev", "proc", "sys", "run", "run/dormouse", "tmp", "etc"]
         .map(|path| directory(path, 0o755))
         .into();
     entries[5].mode = 0o1777;
+    entries.extend(names(options));
     entries
 }
 
+fn names(options: &Options) -> [Entry; 3] {
+    [
+        file("etc/hostname", 0o644, "sandbox\n"),
+        file(
+            "etc/hosts",
+            0o644,
+            "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n",
+        ),
+        file("etc/resolv.conf", 0o644, options.resolv_conf.as_str()),
+    ]
+}
+
 /// The generated root: users, names, certificates, and nothing of the host but public files.
-fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
+fn skeleton() -> Result<Vec<Entry>, String> {
     let mut entries = vec![
         directory("boot", 0o755),
         directory("etc", 0o755),
@@ -217,12 +231,6 @@ fn skeleton(options: &Options) -> Result<Vec<Entry>, String> {
             0o440,
             "root ALL=(ALL:ALL) ALL\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n",
         ),
-        text("etc/hostname", "sandbox\n"),
-        text(
-            "etc/hosts",
-            "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n",
-        ),
-        text("etc/resolv.conf", &options.resolv_conf),
         text(
             "etc/nsswitch.conf",
             "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n\

@@ -323,3 +323,38 @@ async fn every_start_has_a_boot_id_of_its_own_and_a_thaw_is_no_start() {
         host.runtime().delete(at).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn an_image_without_names_of_its_own_gets_those_of_the_engine() {
+    let mut options = support::options();
+    let image = tempfile::tempdir().unwrap();
+    bring_libraries(image.path(), &options.init);
+    options.images.insert("empty".into(), image.path().into());
+    options.resolv_conf = "nameserver 192.0.2.53\n".into();
+    let host = Host::with(options);
+    let at = fence(1, 1);
+    let empty = WorkloadSpec {
+        images: [("main", "empty")].into_iter().collect(),
+        ..spec()
+    };
+    host.runtime().create(at, &empty).await.unwrap();
+    let pid = host.runtime().first_process(at.uid).unwrap();
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/root/etc/{name}"));
+    assert_eq!(read("resolv.conf").unwrap(), "nameserver 192.0.2.53\n");
+    assert!(read("hosts").unwrap().contains("localhost"));
+    host.runtime().delete(fence(1, 2)).await.unwrap();
+}
+
+/// Copies what a program of this host needs to start into an image.
+fn bring_libraries(image: &std::path::Path, program: &std::path::Path) {
+    let listed = std::process::Command::new("ldd").arg(program).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let libraries = listed
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'));
+    for library in libraries {
+        let copy = image.join(library.trim_start_matches('/'));
+        std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        std::fs::copy(library, copy).unwrap();
+    }
+}
