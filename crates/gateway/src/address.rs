@@ -180,29 +180,34 @@ impl Hosts {
             HostName::Dns(name) => name,
         };
         let (label, parent) = name.split_once('.').unwrap_or((name, ""));
-        let own = |parent: &str| match &self.domain {
+        let is_own = match &self.domain {
             Some(domain) => parent.eq_ignore_ascii_case(domain),
             None => !parent.is_empty(),
         };
-        if own(parent) && label.eq_ignore_ascii_case("api") {
+        if is_own && label.eq_ignore_ascii_case("api") {
             return Ok(Name::Api);
         }
-        if own(parent) && label.eq_ignore_ascii_case("sandbox") {
+        if is_own && label.eq_ignore_ascii_case("sandbox") {
             return Ok(Name::Neutral);
         }
-        let is_below = self.domain.as_deref().is_some_and(|domain| {
-            let at = name.len().checked_sub(domain.len());
-            at.is_some_and(|at| {
-                at > 0
-                    && name.as_bytes()[at - 1] == b'.'
-                    && name.as_bytes()[at..].eq_ignore_ascii_case(domain.as_bytes())
-            })
-        });
+        let is_below = self.domain.is_some() && (is_own || self.is_further_below(parent));
         if is_below || looks_addressed(label) {
             Ok(Name::Label(label))
         } else {
             Ok(Name::Neutral)
         }
+    }
+
+    /// Whether a name is below the domain, not the domain itself.
+    fn is_further_below(&self, name: &str) -> bool {
+        let Some(domain) = &self.domain else {
+            return false;
+        };
+        let (name, domain) = (name.as_bytes(), domain.as_bytes());
+        let at = name.len().checked_sub(domain.len());
+        at.is_some_and(|at| {
+            at > 0 && name[at - 1] == b'.' && name[at..].eq_ignore_ascii_case(domain)
+        })
     }
 }
 
@@ -229,18 +234,27 @@ fn host_name(host: &[u8]) -> Result<HostName<'_>, AddressError> {
             _ => Err(AddressError::Host),
         };
     }
-    let name = match host.split_once(':') {
-        Some((name, port)) if is_digits(port) => name,
-        Some(_) => return Err(AddressError::Host),
-        None => host,
-    };
+    // One look at each byte: most requests come this way.
+    let (mut end, mut is_number, mut is_plain) = (host.len(), true, true);
+    for (at, byte) in host.bytes().enumerate() {
+        match byte {
+            b'0'..=b'9' | b'.' => {}
+            b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'_' => is_number = false,
+            b':' => {
+                end = at;
+                break;
+            }
+            _ => is_plain = false,
+        }
+    }
+    let (name, port) = host.split_at(end);
+    let is_port = port.strip_prefix(':').is_none_or(is_digits);
     let name = name.strip_suffix('.').unwrap_or(name);
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-    if name.is_empty() || name.len() > 253 || !name.bytes().all(plain) {
+    if name.is_empty() || name.len() > 253 || !is_plain || !is_port {
         return Err(AddressError::Host);
     }
     // Anything that a resolver could take for an address is one here: only numbers and dots.
-    if name.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+    if is_number {
         return Ok(HostName::Address);
     }
     Ok(HostName::Dns(name))

@@ -142,7 +142,7 @@ impl Refusal {
         self.row().outcome
     }
 
-    /// The answer. `asked` are the headers of the request.
+    /// The answer; a page for a person who looks at it in a browser.
     pub(crate) fn answer(
         self,
         about: About<'_>,
@@ -202,13 +202,6 @@ pub(crate) struct About<'a> {
 }
 
 pub(crate) const REQUEST_ID: http::HeaderName = http::HeaderName::from_static("x-request-id");
-
-/// Whether a person looks at the answer in a browser.
-pub(crate) fn is_navigation(headers: &HeaderMap) -> bool {
-    headers
-        .get("sec-fetch-mode")
-        .is_some_and(|mode| mode == "navigate")
-}
 
 /// Lets a page of any origin ask, in the agent's stead: the token decides.
 pub(crate) fn preflight(asked: &HeaderMap) -> Response<Bytes> {

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -11,7 +11,13 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use model::SandboxId;
 use thiserror::Error;
 
-use crate::{link::Open, metrics::Outcome, pool::Key, upstream::Upstream, worker::Worker};
+use crate::{
+    link::Open,
+    metrics::Outcome,
+    pool::Key,
+    upstream::{Upstream, pull},
+    worker::Worker,
+};
 
 /// The body of an answer, and the mark that its request is open until this is dropped.
 #[derive(Debug)]
@@ -156,14 +162,14 @@ impl Relay {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        // Frames only ever come from driving the connection, so only that needs the waker.
-        let mut quiet = Context::from_waker(Waker::noop());
-        let mut frame = Pin::new(&mut self.incoming).poll_frame(&mut quiet);
-        if frame.is_pending()
-            && let Some(upstream) = &mut self.upstream
-        {
+        let Some(upstream) = &mut self.upstream else {
+            return pull(&mut self.incoming);
+        };
+        // Frames only ever come from driving the connection.
+        let mut frame = upstream.pull(&mut self.incoming);
+        if frame.is_pending() {
             upstream.drive(context);
-            frame = Pin::new(&mut self.incoming).poll_frame(&mut quiet);
+            frame = upstream.pull(&mut self.incoming);
         }
         match &frame {
             Poll::Ready(None) => self.is_over = true,

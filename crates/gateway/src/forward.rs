@@ -38,13 +38,11 @@ pub(crate) async fn forward(
 ) -> Result<Answer, Refusal> {
     let key = Key::of(route, port);
     let started = worker.monotonic();
-    let mut spare = None;
     let mut request = Request::from_parts(head, RequestBody::Client(body));
-    while let Some(mut upstream) = worker.pool.take(key) {
+    let mut spare = copy_of(&request);
+    // What can be sent again need not be sure of its connection.
+    while let Some(mut upstream) = worker.pool.take(key, spare.is_none()) {
         worker.counters.reused();
-        if spare.is_none() {
-            spare = copy_of(&request);
-        }
         match upstream.exchange(request).await {
             Ok(response) => {
                 let took = worker.monotonic().saturating_sub(started);

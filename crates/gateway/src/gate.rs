@@ -3,16 +3,11 @@
 //! This comes before any look at the sandbox's state: a caller without the token learns nothing
 //! of it and wakes nothing.
 
-use http::{HeaderMap, HeaderName, Method, header};
+use http::{HeaderMap, Method, header};
 use routes::{Route, TokenHash};
 use sha2::{Digest as _, Sha256};
 
-use crate::{address::Port, answer::Refusal, signature};
-
-/// What the agent's port wants.
-pub(crate) const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
-/// What other ports want, where public traffic is off.
-pub(crate) const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+use crate::{address::Port, answer::Refusal, glance::Glance, signature};
 
 /// How a request passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,19 +29,20 @@ pub(crate) fn ask(
     path: &str,
     query: Option<&str>,
     headers: &HeaderMap,
+    seen: &Glance<'_>,
 ) -> Result<Pass, Refusal> {
     let is_agent = port == Port::AGENT;
-    let (gate, name, refusal) = if is_agent {
-        (&route.agent, ACCESS_TOKEN, Refusal::Unauthorized)
+    let (gate, token, refusal) = if is_agent {
+        (&route.agent, seen.access_token, Refusal::Unauthorized)
     } else {
-        (&route.traffic, TRAFFIC_TOKEN, Refusal::Forbidden)
+        (&route.traffic, seen.traffic_token, Refusal::Forbidden)
     };
     match gate {
         routes::Gate::Open => return Ok(Pass::Full),
         routes::Gate::Closed => return Err(refusal),
         routes::Gate::Token(_) => {}
     }
-    if let Some(token) = headers.get(name) {
+    if let Some(token) = token {
         let hash = TokenHash(Sha256::digest(token.as_bytes()).into());
         return if gate.admits(Some(&hash)) {
             Ok(Pass::Full)

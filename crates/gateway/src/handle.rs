@@ -3,7 +3,7 @@
 use std::{convert::Infallible, rc::Rc, sync::Arc, time::Duration};
 
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use routes::{Gate, Route, State};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,6 +16,7 @@ use crate::{
     body::{Body, Relay},
     forward::{Answer, forward},
     gate::{self, Pass},
+    glance::{Glance, Marks},
     headers::{self, Sender},
     link::{Link, Open},
     metrics::{Outcome, Waited},
@@ -25,8 +26,6 @@ use crate::{
     worker::Worker,
 };
 
-const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
-const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 /// How long a signed URL without an address waits for its turn to be looked for.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -52,6 +51,9 @@ struct Found {
     route: Arc<Route>,
     port: Port,
     prefix: usize,
+    marks: Marks,
+    /// The request's own id.
+    request_id: Option<HeaderValue>,
 }
 
 /// A refusal and what it is about.
@@ -125,13 +127,14 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
     if request.method() == Method::CONNECT {
         return Decision::Refuse(Refusal::Malformed("CONNECT is not served here").into());
     }
+    let seen = Glance::at(headers);
     let asked = Asked {
         host: match uri.authority() {
             Some(authority) => Field::One(authority.as_str().as_bytes()),
-            None => field(headers, &header::HOST),
+            None => seen.host,
         },
-        id: field(headers, &SANDBOX_ID),
-        port: field(headers, &SANDBOX_PORT),
+        id: seen.id,
+        port: seen.port,
         path: uri.path(),
     };
     let (id, port, prefix) = match shared.hosts.parse(asked) {
@@ -170,7 +173,7 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         });
     };
     let method = request.method();
-    let pass = match gate::ask(&route, port, method, path, uri.query(), headers) {
+    let pass = match gate::ask(&route, port, method, path, uri.query(), headers, &seen) {
         Ok(pass) => pass,
         Err(refusal) => return refuse(refusal),
     };
@@ -178,6 +181,8 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         route,
         port,
         prefix,
+        marks: seen.marks,
+        request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
     };
     if found.route.state == State::Running {
         return Decision::Forward(found);
@@ -222,15 +227,6 @@ fn check_signature(
     Ok(())
 }
 
-fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
-    let mut all = headers.get_all(name).iter();
-    match (all.next(), all.next()) {
-        (None, _) => Field::Absent,
-        (Some(one), None) => Field::One(one.as_bytes()),
-        (Some(_), Some(_)) => Field::Many,
-    }
-}
-
 /// Sends a request to a sandbox that runs, and its answer back.
 async fn send(
     worker: Rc<Worker>,
@@ -243,6 +239,8 @@ async fn send(
         route,
         port,
         prefix,
+        marks,
+        request_id,
     } = found;
     let refused = |refusal| Refused {
         refusal,
@@ -250,16 +248,9 @@ async fn send(
         port: Some(port),
     };
     let (mut head, body) = request.into_parts();
-    let given_id = given_request_id(&head.headers);
-    let is_navigation = answer::is_navigation(&head.headers);
     let refuse_now = |worker: &Worker, open, refusal| {
-        refuse_with(
-            worker,
-            open,
-            refused(refusal),
-            is_navigation,
-            given_id.clone(),
-        )
+        let id = request_id.clone();
+        refuse_with(worker, open, refused(refusal), marks.is_navigation, id)
     };
     let options = &worker.shared.options;
     let activity = &worker.shared.activity;
@@ -276,7 +267,7 @@ async fn send(
         is_tls: link.is_tls,
         trusts_forwarded: options.trusts_forwarded,
     };
-    let asks_upgrade = match headers::to_sandbox(&mut head, &route, port, prefix, &sender) {
+    let asks_upgrade = match headers::to_sandbox(&mut head, &route, port, prefix, marks, &sender) {
         Ok(asks) => asks,
         Err(refusal) => return refuse_now(&worker, open, refusal),
     };
@@ -293,7 +284,7 @@ async fn send(
     }
     *response.version_mut() = http::Version::HTTP_11;
     headers::to_client(response.headers_mut(), is_upgrade);
-    if let Some(given) = &given_id {
+    if let Some(given) = &request_id {
         response.headers_mut().insert(REQUEST_ID, given.clone());
     }
     if is_upgrade {
@@ -357,13 +348,15 @@ async fn wake(
     if !is_same_gate {
         let (uri, headers) = (request.uri(), request.headers());
         let path = uri.path().get(found.prefix..).unwrap_or("/");
+        let (method, seen) = (request.method(), Glance::at(headers));
         let asked = gate::ask(
             &route,
             found.port,
-            request.method(),
+            method,
             path,
             uri.query(),
             headers,
+            &seen,
         );
         if let Err(refusal) = asked {
             return refuse(&worker, open, refused(refusal), request.headers());
@@ -410,10 +403,13 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
     });
     let found = task.await.map_err(|_| Refusal::Overloaded)?;
     let route = found.ok_or(Refusal::InvalidSignature)?;
+    let seen = Glance::at(request.headers());
     Ok(Found {
         route,
         port: Port::AGENT,
         prefix: 0,
+        marks: seen.marks,
+        request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
     })
 }
 
@@ -443,14 +439,9 @@ async fn fallback(
 }
 
 fn refuse(worker: &Worker, open: Open, refused: Refused, asked: &HeaderMap) -> Response<Body> {
-    let is_navigation = answer::is_navigation(asked);
-    refuse_with(
-        worker,
-        open,
-        refused,
-        is_navigation,
-        given_request_id(asked),
-    )
+    let seen = Glance::at(asked);
+    let request_id = seen.request_id.filter(|id| is_sane(id)).cloned();
+    refuse_with(worker, open, refused, seen.marks.is_navigation, request_id)
 }
 
 fn refuse_with(
@@ -479,9 +470,7 @@ fn refuse_with(
         .map(|bytes| Body::own(bytes, open))
 }
 
-/// The request's own id, if it has a sane one.
-fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
-    let id = headers.get(REQUEST_ID)?;
-    let is_sane = id.len() <= 128 && id.as_bytes().iter().all(u8::is_ascii_graphic);
-    (is_sane && !id.is_empty()).then(|| id.clone())
+/// Whether an id can be passed on.
+fn is_sane(id: &HeaderValue) -> bool {
+    !id.is_empty() && id.len() <= 128 && id.as_bytes().iter().all(u8::is_ascii_graphic)
 }

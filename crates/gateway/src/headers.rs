@@ -6,11 +6,13 @@ use http::{
 };
 use routes::Route;
 
-use crate::{address::Port, answer::Refusal, gate::TRAFFIC_TOKEN};
+use crate::{
+    address::Port,
+    answer::Refusal,
+    glance::{Marks, is_hop},
+};
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -31,6 +33,7 @@ pub(crate) fn to_sandbox(
     route: &Route,
     port: Port,
     prefix: usize,
+    marks: Marks,
     sender: &Sender<'_>,
 ) -> Result<bool, Refusal> {
     let bad = |_| Refusal::Malformed("the request target cannot be forwarded");
@@ -59,13 +62,14 @@ pub(crate) fn to_sandbox(
         head.uri = Uri::from(target);
     }
 
-    let upgrade = wanted_upgrade(head, port);
-    strip(&mut head.headers);
-    // The body is framed anew by whoever writes it.
-    head.headers.remove(header::TRANSFER_ENCODING);
-    // Answered by the gateway itself, when the sandbox begins to take the body.
-    head.headers.remove(header::EXPECT);
-    head.headers.remove(TRAFFIC_TOKEN);
+    let mut upgrade = None;
+    if marks.is_hop {
+        upgrade = wanted_upgrade(head, port);
+        strip(&mut head.headers);
+    }
+    if marks.is_traffic {
+        head.headers.remove(TRAFFIC_TOKEN);
+    }
     if head.version == Version::HTTP_2 {
         join_cookies(&mut head.headers);
     }
@@ -76,7 +80,7 @@ pub(crate) fn to_sandbox(
         head.headers.insert(header::UPGRADE, protocol);
     }
     head.version = Version::HTTP_11;
-    forwarded(&mut head.headers, &host, sender);
+    forwarded(&mut head.headers, &host, marks, sender);
     let masked = route.mask_host.as_deref().filter(|_| port != Port::AGENT);
     let host = match masked {
         Some(mask) => HeaderValue::try_from(mask.replace("${PORT}", &port.to_string()))
@@ -94,10 +98,12 @@ fn host_of(authority: &Authority) -> Result<HeaderValue, Refusal> {
     HeaderValue::from_str(host).map_err(|_| Refusal::Malformed("the host cannot be forwarded"))
 }
 
-fn forwarded(headers: &mut HeaderMap, host: &HeaderValue, sender: &Sender<'_>) {
+fn forwarded(headers: &mut HeaderMap, host: &HeaderValue, marks: Marks, sender: &Sender<'_>) {
     let proto = HeaderValue::from_static(if sender.is_tls { "https" } else { "http" });
     if !sender.trusts_forwarded {
-        headers.remove(FORWARDED);
+        if marks.is_forwarded {
+            headers.remove(FORWARDED);
+        }
         headers.insert(X_FORWARDED_FOR, sender.address.clone());
         headers.insert(X_FORWARDED_HOST, host.clone());
         headers.insert(X_FORWARDED_PROTO, proto);
@@ -125,11 +131,13 @@ fn wanted_upgrade(head: &request::Parts, port: Port) -> Option<HeaderValue> {
 
 /// Makes a sandbox's head one for the client.
 pub(crate) fn to_client(headers: &mut HeaderMap, is_upgrade: bool) {
+    if !headers.keys().any(|name| is_hop(name.as_str())) {
+        return;
+    }
     let protocol = is_upgrade
         .then(|| headers.get(header::UPGRADE).cloned())
         .flatten();
     strip(headers);
-    headers.remove(header::TRANSFER_ENCODING);
     if let Some(protocol) = protocol {
         let token = HeaderValue::from_static("upgrade");
         headers.insert(header::CONNECTION, token);
@@ -137,31 +145,23 @@ pub(crate) fn to_client(headers: &mut HeaderMap, is_upgrade: bool) {
     }
 }
 
-/// Removes what is between two neighbours only.
+/// Removes what is between two neighbours only. With it go the framing of the body, which whoever
+/// writes it does anew, and the wish to be asked for it, which is answered by the gateway itself.
 fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderName> = tokens(headers, &header::CONNECTION)
-            .filter(|token| !is_well_known(token))
-            .filter_map(|token| HeaderName::try_from(token).ok())
-            // Framing is not theirs to remove.
-            .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
-        headers.remove(header::CONNECTION);
-    }
-    let wants_trailers = headers.contains_key(header::TE)
-        && tokens(headers, &header::TE).any(|token| token.eq_ignore_ascii_case("trailers"));
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        HTTP2_SETTINGS,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::TE,
-        header::UPGRADE,
-    ] {
+    let mut gone: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_hop(name.as_str()))
+        .cloned()
+        .collect();
+    let named = tokens(headers, &header::CONNECTION)
+        .filter(|token| !is_well_known(token))
+        .filter_map(|token| HeaderName::try_from(token).ok())
+        // Lengths and hosts are not theirs to remove.
+        .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST);
+    gone.extend(named);
+    let wants_trailers =
+        tokens(headers, &header::TE).any(|token| token.eq_ignore_ascii_case("trailers"));
+    for name in gone {
         headers.remove(name);
     }
     if wants_trailers {

@@ -23,13 +23,14 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`address`] | whom a request is for |
+//! | `glance` | what a head says that matters here, in one look |
 //! | `gate` | who may pass to which port |
 //! | `signature` | signed URLs of files |
 //! | `answer` | what the gateway answers by itself |
 //! | [`wake`] | the port for waking |
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
-//! | `forward`, `dial`, `upstream`, `pool` | the sandbox's side |
+//! | `forward`, `dial`, `upstream`, `ear`, `pool` | the sandbox's side |
 //! | `link`, `serve`, `body`, `tunnel` | the client's side |
 //! | `worker`, [`gateway`] | threads, start and stop |
 //! | [`activity`], [`metrics`], [`options`] | what others may see and set |
@@ -39,9 +40,11 @@ pub mod address;
 mod answer;
 mod body;
 mod dial;
+mod ear;
 mod forward;
 mod gate;
 pub mod gateway;
+mod glance;
 mod handle;
 mod headers;
 mod link;

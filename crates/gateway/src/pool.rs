@@ -7,6 +7,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
     sync::Arc,
     task::{Wake, Waker},
 };
@@ -35,6 +36,41 @@ impl Key {
     }
 }
 
+/// Folds what it is given. Uids are random and made by the platform: nobody can choose them so that
+/// they collide.
+#[derive(Debug, Default)]
+struct Folding(u64);
+
+impl Hasher for Folding {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.write_u64((n >> 64) as u64 ^ n as u64);
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u16(&mut self, n: u16) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(23) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
 /// The connections of one port.
 #[derive(Debug)]
 struct Shelf {
@@ -50,7 +86,7 @@ struct Kept {
 
 #[derive(Debug, Default)]
 struct Shelves {
-    by_key: HashMap<Key, Shelf>,
+    by_key: HashMap<Key, Shelf, BuildHasherDefault<Folding>>,
     count: usize,
 }
 
@@ -86,8 +122,9 @@ impl Pool {
         }
     }
 
-    /// A kept connection whose peer is still there.
-    pub(crate) fn take(&self, key: Key) -> Option<Upstream> {
+    /// A kept connection whose peer is still there, as far as is known; with `surely`, the kernel
+    /// is asked.
+    pub(crate) fn take(&self, key: Key, surely: bool) -> Option<Upstream> {
         loop {
             let mut kept = {
                 let mut shelves = self.shelves.borrow_mut();
@@ -95,7 +132,7 @@ impl Pool {
                 shelves.count -= 1;
                 kept
             };
-            if kept.upstream.is_fresh() {
+            if kept.upstream.is_fresh(surely) {
                 return Some(kept.upstream);
             }
         }

@@ -5,10 +5,12 @@
 //! connection goes with the future that held it.
 
 use std::{
+    cell::Cell,
     future::poll_fn,
     io,
     pin::Pin,
     rc::Rc,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -25,7 +27,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::options::Limits;
+use crate::{ear::Ear, options::Limits};
 
 /// What is sent to a sandbox: a client's body as it comes, or none.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ impl Body for RequestBody {
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
-    probe: Rc<std::cell::Cell<bool>>,
+    probe: Rc<Cell<bool>>,
 }
 
 impl Socket {
@@ -137,7 +139,10 @@ pub(crate) struct Upstream {
     sender: SendRequest<RequestBody>,
     /// Boxed once, so that what moves with every request is small.
     connection: Box<Connection<TokioIo<Socket>, RequestBody>>,
-    probe: Rc<std::cell::Cell<bool>>,
+    probe: Rc<Cell<bool>>,
+    ear: Arc<Ear>,
+    /// Wakes the ear.
+    waker: Waker,
     /// The connection has ended, and must not be driven any more.
     is_over: bool,
 }
@@ -154,7 +159,7 @@ pub(crate) enum ExchangeError {
 impl Upstream {
     /// Speaks HTTP on a new connection.
     pub(crate) async fn start(stream: TcpStream, limits: &Limits) -> Result<Self, hyper::Error> {
-        let probe = Rc::new(std::cell::Cell::new(false));
+        let probe = Rc::new(Cell::new(false));
         let socket = Socket {
             stream,
             probe: probe.clone(),
@@ -162,35 +167,62 @@ impl Upstream {
         let (sender, connection) = Builder::new()
             .max_buf_size(limits.buffer_bytes)
             .max_header_size(limits.head_bytes)
+            .writev(false)
             .handshake(TokioIo::new(socket))
             .await?;
+        let ear = Arc::<Ear>::default();
         Ok(Self {
             sender,
             connection: Box::new(connection),
             probe,
+            waker: Waker::from(ear.clone()),
+            ear,
             is_over: false,
         })
     }
 
-    /// Lets the connection do what it can now.
-    pub(crate) fn drive(&mut self, context: &mut Context<'_>) {
-        if !self.is_over && Pin::new(&mut *self.connection).poll(context).is_ready() {
+    fn poll(&mut self) {
+        let mut context = Context::from_waker(&self.waker);
+        if !self.is_over
+            && Pin::new(&mut *self.connection)
+                .poll(&mut context)
+                .is_ready()
+        {
             // Its end, good or bad, is heard from the answer or its body.
             self.is_over = true;
         }
     }
 
-    /// Whether another request can be sent on it. Asks the kernel whether the peer is still there.
-    pub(crate) fn is_fresh(&mut self) -> bool {
-        self.probe.set(true);
-        self.drive(&mut Context::from_waker(Waker::noop()));
-        self.probe.set(false);
+    /// Lets the connection do what it can now, for the task that drives it.
+    pub(crate) fn drive(&mut self, context: &Context<'_>) {
+        self.ear.listen_for(context.waker());
+        self.poll();
+    }
+
+    /// The next frame of a body that comes from here, if it is there already. Whoever takes it
+    /// comes again, so that nobody need be woken for the room this makes.
+    pub(crate) fn pull(
+        &self,
+        body: &mut Incoming,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.ear.deaf(|| pull(body))
+    }
+
+    /// Whether another request can be sent on it. With `surely`, the kernel is asked whether the
+    /// peer is still there; else it is enough that nothing was heard since it came to rest.
+    pub(crate) fn is_fresh(&mut self, surely: bool) -> bool {
+        if surely || self.ear.has_heard() {
+            self.probe.set(surely);
+            self.poll();
+            self.probe.set(false);
+        }
         !self.is_over && self.sender.is_ready()
     }
 
     /// Whether it has done its work and can be kept. From here on `waker` hears of its end.
     pub(crate) fn rests(&mut self, waker: &Waker) -> bool {
-        self.drive(&mut Context::from_waker(waker));
+        self.ear.listen_for(waker);
+        self.poll();
         !self.is_over && self.sender.is_ready()
     }
 
@@ -199,14 +231,14 @@ impl Upstream {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, ExchangeError> {
-        let answer = self.sender.try_send_request(request);
+        let ear = self.ear.clone();
+        // This turn drives the connection anyway.
+        let answer = ear.deaf(|| self.sender.try_send_request(request));
         let mut answer = std::pin::pin!(answer);
-        // The answer only ever comes from driving the connection, so only that needs the waker.
+        // The answer only ever comes from driving the connection, so only that needs a waker.
         let mut quiet = Context::from_waker(Waker::noop());
         poll_fn(|context| {
-            if !self.is_over && Pin::new(&mut *self.connection).poll(context).is_ready() {
-                self.is_over = true;
-            }
+            self.drive(context);
             answer.as_mut().poll(&mut quiet)
         })
         .await
@@ -229,4 +261,9 @@ impl Upstream {
         .await;
         self.connection.into_parts()
     }
+}
+
+/// The next frame of a body, if it is there already.
+pub(crate) fn pull(body: &mut Incoming) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }

@@ -84,7 +84,8 @@ impl Worker {
         let mut http1 = http1::Builder::new();
         http1
             .max_buf_size(limits.buffer_bytes)
-            .max_header_size(limits.head_bytes);
+            .max_header_size(limits.head_bytes)
+            .writev(false);
         let mut http2 = http2::Builder::new(tasks.clone());
         http2
             .timer(TokioTimer::new())
