@@ -1,0 +1,101 @@
+//! A server under test, in a home of its own.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use bench::{Target, verdict};
+use tempfile::TempDir;
+
+use crate::{Result, http::Api};
+
+pub(crate) struct Server {
+    child: Child,
+    home: Option<TempDir>,
+    address: String,
+    key: String,
+}
+
+impl Server {
+    /// A first start in an empty directory.
+    pub(crate) fn start(programs: &Path, runtime: &str) -> Result<Self> {
+        Self::start_in(tempfile::tempdir()?, programs, runtime)
+    }
+
+    pub(crate) fn start_in(home: TempDir, programs: &Path, runtime: &str) -> Result<Self> {
+        let mut child = Command::new(programs.join("dormouse"))
+            .args(["serve", "--runtime", runtime, "--listen", "127.0.0.1:0"])
+            .args(["--e2b-listen", "127.0.0.1:0", "--log-level", "error"])
+            .arg("--data-dir")
+            .arg(home.path().join("data"))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdout = child.stdout.take().ok_or("no output")?;
+        let (mut address, mut key) = (None, None);
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            let value = |name: &str| {
+                let (_, value) = line.split_once(name)?;
+                Some(value.to_owned())
+            };
+            key = value("E2B_API_KEY=").or(key);
+            address = value("E2B_API_URL=http://").or(address);
+            if line.contains("dormouse get sandboxes") {
+                break;
+            }
+        }
+        Ok(Self {
+            child,
+            home: Some(home),
+            address: address.ok_or("the server did not say where it is")?,
+            key: key.unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        Api {
+            address: self.address.clone(),
+            key: self.key.clone(),
+        }
+    }
+
+    /// Prints the memory it takes, and holds it to what an idle one may take.
+    pub(crate) fn memory(&self, name: &str) -> Result<()> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes: f64 = line
+            .and_then(|line| line.split_whitespace().next())
+            .ok_or("no memory")?
+            .parse()?;
+        verdict(
+            &format!("{name}, MB"),
+            kilobytes / 1024.0,
+            Target::AtMost(64.0),
+        );
+        Ok(())
+    }
+
+    /// Stops it in order, and answers its home.
+    pub(crate) fn stop(mut self) -> Result<TempDir> {
+        self.end()?;
+        self.home.take().ok_or_else(|| "it has no home".into())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.home.is_some() {
+            // Nothing is left to do about one that does not end.
+            let _ = self.end();
+        }
+    }
+}
