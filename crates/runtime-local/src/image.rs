@@ -10,7 +10,7 @@ use crate::{
     base::BASE,
     engine::Engine,
     error::{Doing as _, EngineError, Result, impossible},
-    record::Place,
+    record::{Place, Record},
     rootfs::Image,
 };
 
@@ -63,6 +63,16 @@ impl Engine {
             None if name == BASE => self.bases.host(),
             None => Err(ImageError::NotPresent(name.into()).into()),
         }
+    }
+
+    /// The image that a sandbox was made on, whatever its name leads to by now.
+    pub(crate) fn find_image_of(&self, record: &Record) -> Result<Image> {
+        if let Some(Origin::Image { digest }) = &record.origin
+            && let Some(pinned) = self.images.find_digest(digest)
+        {
+            return Ok(unpacked(pinned));
+        }
+        self.find_image(&record.images)
     }
 
     /// The image that a sandbox is made on: if it goes on from a captured layer, what that was
@@ -173,11 +183,13 @@ pub fn in_use(data: &Path, mut captures: Kept) -> Result<InUse, ImageError> {
     for entry in listed {
         let entry = entry.doing("list the sandboxes").map_err(damaged)?;
         let place = Place::new(entry.path());
-        // Without a record nothing of it was ever started.
-        if !place.state().exists() {
-            continue;
-        }
-        let record = place.read_record().map_err(damaged)?;
+        let record = match place.read_record() {
+            // Nothing of it was started yet, or it was removed just now.
+            Err(EngineError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
+            other => other.map_err(damaged)?,
+        };
         origins.extend(record.origin);
         if let (Kept::Only(kept), Some(layer)) = (&mut captures, record.layer) {
             kept.insert(layer);

@@ -18,7 +18,7 @@ impl Engine {
         self.perform(fence, |slot, there| {
             let mut workload = there.ok_or(RuntimeError::Absent(fence.uid))?;
             workload.alive(fence.uid)?;
-            let image = self.find_image(&workload.record.images)?;
+            let image = self.find_image_of(&workload.record)?;
             workload.record.layer = None;
             workload.ledger.epoch = Epoch::default();
             self.restart(fence, slot, workload, &image).map(drop)

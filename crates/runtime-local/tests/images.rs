@@ -115,7 +115,7 @@ async fn a_sandbox_on_a_pulled_image_runs_commands_of_the_image() {
         sh(
             &host,
             at.uid,
-            "cat /etc/name; busybox ls /etc; echo new > /etc/new"
+            "cat /etc/name; busybox ls /etc | grep -e name -e gone | grep -v hostname; echo new > /etc/new"
         ),
         "firstname\n"
     );
@@ -149,7 +149,11 @@ async fn a_sandbox_on_a_pulled_image_runs_commands_of_the_image() {
     };
     host.runtime().create(other, &never).await.unwrap();
     assert_eq!(
-        sh(&host, other.uid, "busybox ls /etc"),
+        sh(
+            &host,
+            other.uid,
+            "busybox ls /etc | grep -e name -e new | grep -v hostname"
+        ),
         "name\n",
         "nothing of the first"
     );
@@ -219,6 +223,9 @@ async fn a_captured_layer_goes_on_over_the_image_it_was_captured_on() {
     let nobody = || Kept::Only(BTreeSet::new());
     let swept = host.runtime().sweep_images(false, nobody()).await.unwrap();
     assert!(swept.is_empty(), "{swept:?}");
+    // Starting over stays with the image, too.
+    host.runtime().reset(again).await.unwrap();
+    assert_eq!(sh(&host, at.uid, "cat /etc/name"), "first");
     host.runtime().delete(again).await.unwrap();
     let swept = host.runtime().sweep_images(true, nobody()).await.unwrap();
     assert!(

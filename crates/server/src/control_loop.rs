@@ -14,7 +14,7 @@ use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{config::types::RuntimeKind, doctor, run::find_agent};
+use crate::{config::types::RuntimeKind, doctor, image, run::find_agent};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +52,8 @@ impl Engine {
             }
             RuntimeKind::Local => {
                 doctor::require(data_dir)?;
-                let options = runtime_local::Options::agent(find_agent(None)?);
+                let mut options = runtime_local::Options::agent(find_agent(None)?);
+                options.image_store = image::options();
                 let opened = LocalRuntime::open(data_dir, options);
                 let opened = opened.context("open the engine that runs sandboxes on this host")?;
                 (Arc::new(opened.clone()), Arc::new(opened))

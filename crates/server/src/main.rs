@@ -11,6 +11,7 @@
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
+//! | [`image`] | `dormouse image`, `dormouse template build-base` |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
@@ -21,6 +22,7 @@ mod control_loop;
 mod data_dir;
 mod data_plane;
 mod doctor;
+mod image;
 mod listener;
 mod logging;
 mod metrics;
@@ -56,6 +58,7 @@ use config::{
   dormouse watch sandboxes                    follow changes
   dormouse delete sandbox my-sandbox
   dormouse key create ci                      a key for programs that use the API
+  dormouse image pull python:3.12             an image for sandboxes
   dormouse config                             what is configured, and by whom
   dormouse doctor                             what this host has of what sandboxes need"
 )]
@@ -91,6 +94,10 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     Doctor(doctor::Doctor),
     /// Run a command in a sandbox that is gone when it ends
     Run(run::Run),
+    /// List, pull, import and remove images of this host
+    Image(image::Images),
+    /// Build what sandboxes are made from
+    Template(image::Templates),
     /// Print the version
     Version,
     #[command(flatten)]
@@ -116,6 +123,11 @@ fn main() -> ExitCode {
                 Err(error) => Err(error),
             }
         }
+        Command::Image(args) => data_dir_of(&args.at)
+            .and_then(|directory| runtime()?.block_on(image::run(args, &directory))),
+        Command::Template(args) => {
+            data_dir_of(&args.at).and_then(|directory| image::run_template(args, &directory))
+        }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Client(command) => client(command),
     };
@@ -125,6 +137,16 @@ fn main() -> ExitCode {
 fn read(flags: &Flags) -> anyhow::Result<InForce> {
     let environment = Environment::of_process();
     Ok(load(&environment, flags.file.as_deref(), &flags.given)?)
+}
+
+/// The data directory that a flag names, or else the one that is configured.
+fn data_dir_of(at: &image::At) -> anyhow::Result<std::path::PathBuf> {
+    let named = at.data_dir.as_ref().map(|path| path.display().to_string());
+    let flags = Flags {
+        file: None,
+        given: named.map(|path| ("data_dir", path)).into_iter().collect(),
+    };
+    Ok(read(&flags)?.settings.data_dir.0)
 }
 
 fn serve(flags: &Flags) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod fake_runtime;
 mod https;
+mod image;
 mod keys;
 mod kubectl;
 mod kubectl_changes;
