@@ -287,6 +287,18 @@ impl Cgroup<'_> {
         }))
     }
 
+    /// Where it is on the unified tree.
+    pub(crate) fn unified(&self) -> &Path {
+        &self.unified
+    }
+
+    /// Where it is on the hierarchy that a controller has of its own.
+    pub(crate) fn version1(&self, controller: &str) -> Option<&Path> {
+        let mut all = self.version1.iter();
+        let (_, path) = all.find(|(name, _)| *name == controller)?;
+        Some(path)
+    }
+
     /// Stops every process, and returns when they have stopped.
     pub(crate) fn freeze(&self) -> Result<()> {
         write(&self.unified.join("cgroup.freeze"), "1").doing("freeze the cgroup")?;
@@ -320,10 +332,9 @@ impl Cgroup<'_> {
 
     /// How many processes were killed because memory ran out; none where that is not known.
     pub(crate) fn oom_kills(&self) -> u32 {
-        let version1 = self.version1.iter().find(|(name, _)| *name == "memory");
-        let file = version1.map_or_else(
+        let file = self.version1("memory").map_or_else(
             || self.unified.join("memory.events"),
-            |(_, path)| path.join("memory.oom_control"),
+            |path| path.join("memory.oom_control"),
         );
         let text = fs::read_to_string(file).unwrap_or_default();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

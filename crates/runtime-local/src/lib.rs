@@ -25,6 +25,7 @@
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
+//! | `usage` | what a sandbox uses |
 //! | `socket` | sockets in a sandbox's network namespace |
 //! | `image` | what a sandbox lies on |
 //! | `cgroups`, `ranges`, `record` | limits, user ids, what is on disk |
@@ -60,6 +61,7 @@ mod runtime;
 mod seccomp;
 mod socket;
 mod start;
+mod usage;
 mod workload;
 
 use images::tree;
@@ -69,3 +71,4 @@ pub use image::in_use;
 pub use options::{Limits, Options, Step};
 pub use probe::{Capability, State, probe_essential, probe_optional};
 pub use runtime::LocalRuntime;
+pub use usage::{DiskUsage, Usage};

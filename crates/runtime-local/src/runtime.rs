@@ -15,6 +15,7 @@ use crate::{
     engine::Engine,
     error::{EngineError, Result},
     options::Options,
+    usage::{DiskUsage, Usage},
 };
 
 /// Sandboxes on this host.
@@ -38,6 +39,21 @@ impl LocalRuntime {
         let slot = self.0.slot(uid)?;
         let seen = slot.seen.lock();
         Some(seen.as_ref()?.process.as_ref()?.id.pid)
+    }
+
+    /// What a sandbox uses now, read from a few small files; nothing if it does not run or is
+    /// frozen.
+    #[must_use]
+    pub fn usage(&self, uid: Uid) -> Option<Usage> {
+        self.0.usage(uid)
+    }
+
+    /// What a sandbox has written. It takes time with the number of its files.
+    ///
+    /// # Errors
+    /// If it could not be looked for at all.
+    pub async fn disk_usage(&self, uid: Uid) -> Result<Option<DiskUsage>, RuntimeError> {
+        self.run(move |engine| Ok(engine.disk_usage(uid))).await
     }
 
     /// The images of this host.
