@@ -177,6 +177,33 @@ impl Client {
             .ok_or_else(|| Error::Protocol("an answer to Stat without an entry".to_owned()))
     }
 
+    /// What is in a directory, without what is below that.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `InvalidArgument` if it is no directory.
+    pub async fn list_dir(&self, path: &str) -> Result<Vec<filesystem::EntryInfo>> {
+        let request = filesystem::ListDirRequest {
+            path: path.to_owned(),
+            depth: 1,
+        };
+        let answer: filesystem::ListDirResponse =
+            self.unary(filesystem::SERVICE, "ListDir", &request).await?;
+        Ok(answer.entries)
+    }
+
+    /// Makes a directory, and those above it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it is there, `InvalidArgument` if something else is.
+    pub async fn make_dir(&self, path: &str) -> Result<()> {
+        let request = filesystem::PathRequest {
+            path: path.to_owned(),
+        };
+        let _: filesystem::EntryResponse =
+            self.unary(filesystem::SERVICE, "MakeDir", &request).await?;
+        Ok(())
+    }
+
     /// Any call of one message to one of the services.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::{fmt, io, sync::Arc};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -34,6 +34,7 @@ pub struct Client {
     pool: Arc<Pool>,
     token: Option<HeaderValue>,
     user: Option<Arc<str>>,
+    headers: Arc<HeaderMap>,
 }
 
 struct Pool {
@@ -72,6 +73,7 @@ impl Client {
             }),
             token: None,
             user: None,
+            headers: Arc::default(),
         }
     }
 
@@ -111,6 +113,14 @@ impl Client {
         self
     }
 
+    /// The same agent, with every call carrying these headers: what a gateway on the way asks for.
+    /// A `Host` among them replaces the one that would be sent.
+    #[must_use]
+    pub fn carrying(mut self, headers: HeaderMap) -> Self {
+        self.headers = Arc::new(headers);
+        self
+    }
+
     pub(crate) fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
@@ -127,6 +137,9 @@ impl Client {
     pub(crate) async fn send(&self, mut request: Request<Body>) -> Result<Answer> {
         let headers = request.headers_mut();
         headers.insert(header::HOST, HeaderValue::from_static("agent"));
+        for (name, value) in &*self.headers {
+            headers.insert(name, value.clone());
+        }
         if let Some(token) = &self.token {
             headers.insert(ACCESS_TOKEN_HEADER, token.clone());
         }

@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 
-use crate::{client::Client, kubeconfig::Kubeconfig};
+use crate::{
+    client::Client,
+    kubeconfig::{Kubeconfig, Target},
+};
 
 /// Names a kubeconfig for the commands.
 pub const KUBECONFIG_VARIABLE: &str = "DORMOUSE_KUBECONFIG";
@@ -34,8 +37,8 @@ pub fn default_data_dir(
 }
 
 /// Which server.
-#[derive(Debug, Args)]
-pub(crate) struct Connection {
+#[derive(Debug, Default, Args)]
+pub struct Connection {
     /// File that names the server, its CA and a token [env: DORMOUSE_KUBECONFIG]
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     kubeconfig: Option<PathBuf>,
@@ -50,8 +53,8 @@ pub(crate) struct Connection {
 }
 
 /// Which namespace.
-#[derive(Debug, Args)]
-pub(crate) struct Scope {
+#[derive(Debug, Default, Args)]
+pub struct Scope {
     /// Namespace of the objects [default: that of the kubeconfig, `default` as the server writes it]
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
@@ -60,6 +63,17 @@ pub(crate) struct Scope {
 impl Connection {
     /// A client of that server.
     pub(crate) fn client(&self, is_root: bool) -> anyhow::Result<Client> {
+        let (target, path) = self.target(is_root)?;
+        Client::new(target, path)
+    }
+
+    /// Whether a flag says which server, and not a variable or a default.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.kubeconfig.is_some() || self.data_dir.is_some()
+    }
+
+    /// What is known of that server, and the file that says it.
+    pub(crate) fn target(&self, is_root: bool) -> anyhow::Result<(Target, PathBuf)> {
         let path = self.find(is_root, |name| std::env::var_os(name))?;
         let shown = path.display();
         let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
@@ -81,7 +95,7 @@ impl Connection {
                     "{shown} is not a kubeconfig that works here; a server writes one at each start"
                 )
             })?;
-        Client::new(target, path)
+        Ok((target, path))
     }
 
     fn find(

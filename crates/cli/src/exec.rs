@@ -13,10 +13,10 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal as UnixSignal, SignalKind, signal},
     sync::mpsc,
 };
-use wire::process::{EndEvent, ProcessConfig, ProcessInput, Pty, PtySize, StartRequest};
+use wire::process::{EndEvent, ProcessConfig, ProcessInput, Pty, PtySize, Signal, StartRequest};
 
 /// What is run, and how it is joined.
 #[derive(Debug, Default)]
@@ -56,7 +56,11 @@ pub async fn execute(agent: &Client, exec: Exec) -> anyhow::Result<ExitCode> {
 }
 
 async fn joined(agent: &Client, exec: &Exec) -> anyhow::Result<EndEvent> {
-    let mut resized = signal(SignalKind::window_change()).context("wait for signals")?;
+    let of = |kind| signal(kind).context("wait for signals");
+    let mut resized = of(SignalKind::window_change())?;
+    let (mut interrupt, mut terminate) =
+        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
+    let mut asked = 0;
     let process = agent
         .start(&request(exec), StartOptions::default())
         .await
@@ -77,7 +81,21 @@ async fn joined(agent: &Client, exec: &Exec) -> anyhow::Result<EndEvent> {
                 // The next change tells the size again.
                 let _ = agent.resize(by_pid(pid), window()).await;
             }
+            // Whoever stops this means the command: asked once to end, then told to.
+            Some(()) = ended_by(&mut interrupt, &mut terminate) => {
+                let signal = if asked == 0 { Signal::Term } else { Signal::Kill };
+                asked += 1;
+                // How it ends is heard where its output is.
+                let _ = agent.signal(by_pid(pid), signal).await;
+            }
         }
+    }
+}
+
+async fn ended_by(interrupt: &mut UnixSignal, terminate: &mut UnixSignal) -> Option<()> {
+    tokio::select! {
+        seen = interrupt.recv() => seen,
+        seen = terminate.recv() => seen,
     }
 }
 

@@ -46,7 +46,20 @@ struct Cluster {
     certificate_authority_data: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tls_server_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    extensions: Vec<NamedExtension>,
 }
+
+/// What a tool adds for itself; others keep it and look away.
+#[derive(Clone, Serialize, Deserialize)]
+struct NamedExtension {
+    name: String,
+    #[serde(default)]
+    extension: serde_json::Value,
+}
+
+/// Says where the E2B API of the same server is.
+const E2B_EXTENSION: &str = "dormouse.dev/e2b";
 
 #[derive(Clone, Serialize, Deserialize)]
 struct NamedUser {
@@ -86,6 +99,8 @@ pub(crate) struct Target {
     pub(crate) token: String,
     /// Where to look for objects.
     pub(crate) namespace: String,
+    /// Where its E2B API is.
+    pub(crate) e2b: Option<String>,
 }
 
 impl Kubeconfig {
@@ -104,6 +119,7 @@ impl Kubeconfig {
                     // Every server has this name, and a CA of its own: a copy of this file works
                     // from elsewhere with nothing changed but the address.
                     tls_server_name: Some("localhost".to_owned()),
+                    extensions: Vec::new(),
                 },
             }],
             users: vec![NamedUser {
@@ -122,6 +138,18 @@ impl Kubeconfig {
             }],
             current_context: name(),
         }
+    }
+
+    /// The same, with the URL of the server's E2B API.
+    #[must_use]
+    pub fn with_e2b(mut self, url: &str) -> Self {
+        for entry in &mut self.clusters {
+            entry.cluster.extensions = vec![NamedExtension {
+                name: E2B_EXTENSION.to_owned(),
+                extension: serde_json::json!({"url": url}),
+            }];
+        }
+        self
     }
 
     /// The text of the file.
@@ -181,6 +209,12 @@ impl Kubeconfig {
                 .namespace
                 .clone()
                 .unwrap_or_else(|| "default".to_owned()),
+            e2b: cluster
+                .extensions
+                .iter()
+                .find(|entry| entry.name == E2B_EXTENSION)
+                .and_then(|entry| entry.extension["url"].as_str())
+                .map(str::to_owned),
         })
     }
 }
@@ -192,12 +226,14 @@ mod tests {
     #[test]
     fn what_the_server_writes_the_commands_read() {
         let written = Kubeconfig::new("https://127.0.0.1:1", "PEM\n", "secret");
+        let written = written.with_e2b("http://127.0.0.1:2");
         let text = written.to_yaml().unwrap();
         let target = Kubeconfig::parse(&text).unwrap().target().unwrap();
         assert_eq!(target.server, "https://127.0.0.1:1");
         assert_eq!(target.ca_pem, "PEM\n");
         assert_eq!(target.token, "secret");
         assert_eq!(target.namespace, "default");
+        assert_eq!(target.e2b.as_deref(), Some("http://127.0.0.1:2"));
         assert!(!format!("{written:?}").contains("secret"));
     }
 

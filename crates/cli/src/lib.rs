@@ -10,13 +10,21 @@
 //! | [`output`] | tables, YAML, JSON |
 //! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
+//! | [`e2b`] | the E2B API, as whom, and the agents behind it |
+//! | [`sandbox`], [`top`], [`audit`], [`cert`] | commands over that |
+//! | [`attached`] | a sandbox for one command, on a server that runs |
+//! | [`progress`] | saying what takes long |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
 
 mod apply;
+mod attached;
+mod audit;
+mod cert;
 mod client;
 mod connect;
 mod delete;
 mod describe;
+mod e2b;
 pub mod exec;
 mod get;
 mod key;
@@ -24,7 +32,10 @@ pub mod kubeconfig;
 mod manifest;
 mod merge;
 mod output;
+mod progress;
 mod resource;
+mod sandbox;
+mod top;
 mod watch;
 
 use std::{
@@ -35,7 +46,9 @@ use std::{
 
 use clap::Subcommand;
 
-pub use connect::{KUBECONFIG_VARIABLE, default_data_dir};
+pub use attached::Server;
+pub use connect::{Connection, KUBECONFIG_VARIABLE, Scope, default_data_dir};
+pub use e2b::Access;
 pub use output::table;
 
 /// The commands.
@@ -77,6 +90,38 @@ kept. The last file is remembered in the same annotation that kubectl uses, so b
 
 A lost connection is taken up where it broke.")]
     Watch(watch::Arguments),
+    /// Make, use and end sandboxes
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  id=$(dormouse sandbox create)
+  dormouse sandbox exec $id -- python3 -c 'print(1)'
+  dormouse sandbox shell $id
+  dormouse sandbox cp ./project $id:/srv/project
+  dormouse sandbox url $id 8000
+  dormouse sandbox kill $id
+
+With E2B_API_KEY and E2B_API_URL set, they are that server's and that key's team's. Otherwise they
+are those of the server on this machine, found by its kubeconfig, and of the team --namespace names."
+    )]
+    Sandbox(sandbox::Command),
+    /// Show what sandboxes use, again and again
+    #[command(after_help = "Examples:
+  dormouse top
+  dormouse top --once
+  dormouse top --json")]
+    Top(top::Arguments),
+    /// Show who did what to sandboxes and keys
+    #[command(after_help = "Examples:
+  dormouse audit
+  dormouse audit --since 1h --action sandbox.kill
+  dormouse audit --sandbox ID --json")]
+    Audit(audit::Arguments),
+    /// Print the server's certificate authority, and how to trust it
+    #[command(after_help = "Examples:
+  dormouse cert > dormouse-ca.crt
+  dormouse cert --out /usr/local/share/ca-certificates/dormouse.crt")]
+    Cert(cert::Arguments),
     /// Make, list and revoke the API keys of a team
     #[command(subcommand)]
     Key(key::Command),
@@ -86,20 +131,26 @@ A lost connection is taken up where it broke.")]
     Crds,
 }
 
-/// Runs a command. `is_root` decides where a server's data is looked for.
+/// Runs a command, and answers the exit code: 0, or that of a command inside. `is_root` decides
+/// where a server's data is looked for.
 ///
 /// # Errors
 /// Whatever it is that went wrong, in words for the person who asked.
-pub async fn run(command: Command, is_root: bool) -> anyhow::Result<()> {
-    match command {
+pub async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        Command::Sandbox(command) => return sandbox::run(command, is_root).await,
         Command::Get(arguments) => get::run(arguments, is_root).await,
         Command::Describe(arguments) => describe::run(&arguments, is_root).await,
         Command::Apply(arguments) => apply::run(&arguments, is_root).await,
         Command::Delete(arguments) => delete::run(&arguments, is_root).await,
         Command::Watch(arguments) => watch::run(arguments, is_root).await,
+        Command::Top(arguments) => top::run(&arguments, is_root).await,
+        Command::Audit(arguments) => audit::run(&arguments, is_root).await,
+        Command::Cert(arguments) => cert::run(&arguments, is_root),
         Command::Key(command) => key::run(&command, is_root).await,
         Command::Crds => crds(),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn crds() -> anyhow::Result<()> {

@@ -33,6 +33,8 @@ pub(crate) struct ControlLoop {
 pub(crate) struct Engine {
     runtime: Arc<dyn Runtime>,
     pub(crate) inside: Arc<dyn Inside>,
+    /// Where sandboxes can be measured.
+    pub(crate) local: Option<LocalRuntime>,
     tasks: Tasks,
 }
 
@@ -44,6 +46,7 @@ impl Engine {
     /// If this host cannot run sandboxes.
     pub(crate) fn open(kind: RuntimeKind, data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let tasks = Tasks::default();
+        let mut local = None;
         let (runtime, inside): (Arc<dyn Runtime>, Arc<dyn Inside>) = match kind {
             RuntimeKind::None => return Ok(None),
             RuntimeKind::Fake => {
@@ -56,12 +59,14 @@ impl Engine {
                 options.image_store = image::options();
                 let opened = LocalRuntime::open(data_dir, options);
                 let opened = opened.context("open the engine that runs sandboxes on this host")?;
+                local = Some(opened.clone());
                 (Arc::new(opened.clone()), Arc::new(opened))
             }
         };
         Ok(Some(Self {
             runtime,
             inside,
+            local,
             tasks,
         }))
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The adapters between the parts are here: tokens for the control loop, use of sandboxes for its
-//! timers, flights for the gateway. No part knows another.
+//! timers, flights for the gateway, quotas for flights, administrators for the API. No part knows
+//! another.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
@@ -16,30 +17,31 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use api::Authenticator;
 use async_trait::async_trait;
-use auth::{Audit, Keys, Ledger, Seal, quota::Size};
+use auth::{Audit, Keys, Ledger, Reservation, Seal, quota::Size};
 use cache::{RouteFeed, RoutingCache};
 use control::{ActivitySource, AgentTokens};
-use e2b::E2b;
+use e2b::{E2b, Sampler};
 use gateway::{Gateway, Listen as Door, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
-    Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp,
+    Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp, Version,
     template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
     workload::Secret,
 };
 use plan::timers::Activity;
 use routes::{Route, Table};
-use runtime::Inside;
 use rustls::ServerConfig;
 use store::{Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
-use wake::{Flights, WakeError};
+use wake::{Flights, Quota, Reserved, TeamLimit, WakeError};
 
 use crate::{
     config::{Settings, types::Listen},
-    control_loop::{ControlLoop, SYNC_TIMEOUT},
+    control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
     metrics::Sources,
+    sampling::{Host, Sampling},
 };
 
 /// The template that is there from the first start on.
@@ -51,8 +53,9 @@ pub(crate) struct Foundation<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) store: &'a Arc<dyn Store>,
     pub(crate) control: &'a ControlLoop,
-    pub(crate) inside: Arc<dyn Inside>,
+    pub(crate) engine: &'a Engine,
     pub(crate) keys: Keys,
+    pub(crate) admins: Authenticator,
     pub(crate) seal: Seal,
     pub(crate) audit: Audit,
     pub(crate) clock: &'a Arc<dyn Clock>,
@@ -86,17 +89,23 @@ impl DataPlane {
             .await
             .context("read where sandboxes are")?;
         let table = feed_routes(&on, tasks);
-        let flights = Flights::new(
+        let ledger = ledger(&on)?;
+        let quota = TeamQuota {
+            keys: on.keys.clone(),
+            ledger: Arc::clone(&ledger),
+        };
+        let flights = Flights::within(
+            Arc::new(quota),
             Arc::clone(on.store),
             routing,
             Arc::clone(on.clock),
             tasks.child(),
             wake_options(on.settings),
         );
-        let api = start_api(&on, tasks).await?;
+        let api = start_api(&on, ledger, tasks).await?;
         let ports = Ports {
             routes: table,
-            inside: on.inside,
+            inside: Arc::clone(&on.engine.inside),
             wake: Arc::new(Waker(flights.clone())),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
@@ -184,7 +193,34 @@ fn feed_routes(on: &Foundation<'_>, tasks: &Tasks) -> Arc<Table> {
     table
 }
 
-async fn start_api(on: &Foundation<'_>, tasks: &Tasks) -> anyhow::Result<Arc<E2b>> {
+/// What the API says of sandboxes.
+fn api_options(on: &Foundation<'_>) -> anyhow::Result<e2b::Options> {
+    let mut options = e2b::Options::new(name(BASE)?);
+    options.domain = on.settings.e2b_domain.0.clone();
+    options.filesystem_pause = true;
+    Ok(options)
+}
+
+/// One for all: what the API reserves, a flight sees.
+fn ledger(on: &Foundation<'_>) -> anyhow::Result<Arc<Ledger>> {
+    let options = api_options(on)?;
+    let otherwise = Size {
+        cpu_millis: u64::from(options.cpu_count) * 1000,
+        memory_mib: u64::from(options.memory_mib),
+    };
+    let caches = on.control.caches();
+    Ok(Arc::new(Ledger::new(
+        caches.sandboxes.clone(),
+        caches.templates.clone(),
+        otherwise,
+    )))
+}
+
+async fn start_api(
+    on: &Foundation<'_>,
+    ledger: Arc<Ledger>,
+    tasks: &Tasks,
+) -> anyhow::Result<Arc<E2b>> {
     let deadline = Instant::now() + SYNC_TIMEOUT;
     let events = cache::Cache::start(
         Arc::clone(on.store),
@@ -199,18 +235,6 @@ async fn start_api(on: &Foundation<'_>, tasks: &Tasks) -> anyhow::Result<Arc<E2b
         templates: shared.templates.clone(),
         events: events.await.context("read events")?,
     };
-    let mut options = e2b::Options::new(name(BASE)?);
-    options.domain = on.settings.e2b_domain.0.clone();
-    options.filesystem_pause = true;
-    let otherwise = Size {
-        cpu_millis: u64::from(options.cpu_count) * 1000,
-        memory_mib: u64::from(options.memory_mib),
-    };
-    let ledger = Ledger::new(
-        caches.sandboxes.clone(),
-        caches.templates.clone(),
-        otherwise,
-    );
     let mut ports = e2b::Ports::new(
         on.keys.store(),
         caches,
@@ -218,10 +242,23 @@ async fn start_api(on: &Foundation<'_>, tasks: &Tasks) -> anyhow::Result<Arc<E2b
         Arc::clone(on.entropy),
         on.seal.clone(),
         on.keys.clone(),
-        Arc::new(ledger),
+        ledger,
     );
     ports.audit = Some(on.audit.clone());
-    E2b::start(ports, options, tasks)
+    ports.admins = Arc::new(TokenHolders(on.admins.clone()));
+    if let Some(runtime) = &on.engine.local {
+        let sampler = Arc::new(Sampler::default());
+        ports.metrics = sampler.clone();
+        let sampling = Sampling {
+            runtime: runtime.clone(),
+            sandboxes: shared.sandboxes.clone(),
+            sampler,
+            clock: Arc::clone(on.clock),
+            host: Host::here(),
+        };
+        sampling.start(tasks);
+    }
+    E2b::start(ports, api_options(on)?, tasks)
         .await
         .context("start the E2B API")
 }
@@ -304,6 +341,49 @@ impl gateway::Wake for Waker {
                 WakeError::Overloaded => gateway::WakeError::Overloaded {
                     retry_after: Duration::from_secs(1),
                 },
+                // Until somebody ends or puts to sleep another one.
+                WakeError::TeamLimit(_) => gateway::WakeError::TeamLimit {
+                    retry_after: Duration::from_secs(30),
+                },
             })
+    }
+}
+
+/// Quotas, as flights ask for them: against whoever the sandbox was made for, whoever wakes it.
+#[derive(Debug)]
+struct TeamQuota {
+    keys: Keys,
+    ledger: Arc<Ledger>,
+}
+
+impl Quota for TeamQuota {
+    fn reserve(&self, sandbox: &Sandbox) -> Result<Box<dyn Reserved>, TeamLimit> {
+        let owner = sandbox.spec.owner.as_ref();
+        let account = owner.and_then(|owner| self.keys.find_account(owner));
+        // Nobody is limited who has no team, and nothing is woken that has no id.
+        let (Some(account), Some(id)) = (account, &sandbox.spec.sandbox_id) else {
+            return Ok(Box::new(wake::NoQuota));
+        };
+        let reserved = self.ledger.reserve(&account, id, &sandbox.spec);
+        Ok(Box::new(InLedger(reserved.map_err(|_| TeamLimit)?)))
+    }
+}
+
+/// What the ledger holds for a flight.
+struct InLedger(Reservation);
+
+impl Reserved for InLedger {
+    fn written(self: Box<Self>, version: Version) {
+        self.0.written(version);
+    }
+}
+
+/// Administrators, as the E2B API asks for them: who may use the resource API.
+#[derive(Debug)]
+struct TokenHolders(Authenticator);
+
+impl e2b::ports::Admins for TokenHolders {
+    fn admits(&self, authorization: &[u8]) -> bool {
+        self.0.admits(Some(authorization))
     }
 }

@@ -6,6 +6,7 @@
 //! | [`serve`] | `dormouse serve`, start to stop |
 //! | [`control_loop`] | what makes intent so, over which runtime |
 //! | [`metrics`] | the page for Prometheus |
+//! | [`sampling`] | what sandboxes use, measured |
 //! | [`data_plane`], [`announce`] | the E2B API and the gateway, and how to reach them |
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
@@ -27,6 +28,7 @@ mod listener;
 mod logging;
 mod metrics;
 mod run;
+mod sampling;
 mod serve;
 mod stall;
 mod throwaway;
@@ -35,7 +37,7 @@ mod token;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use config::{
     flags::Flags,
     load::{Environment, InForce, load, refuse_unknown_variables},
@@ -52,6 +54,9 @@ use config::{
   dormouse serve                              run the server
   dormouse serve --data-dir ./data --listen 127.0.0.1:0
   dormouse run python3 -c 'print(1)'          a command in a throw-away sandbox
+  dormouse sandbox create                     a sandbox that stays a while, and prints its id
+  dormouse sandbox shell ID                   a shell in it
+  dormouse top                                what sandboxes use
   dormouse apply -f sandbox.yaml              create or change what a file describes
   dormouse get sandboxes                      list them
   dormouse describe sandbox my-sandbox        everything about one, with its events
@@ -98,6 +103,16 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     Image(image::Images),
     /// Build what sandboxes are made from
     Template(image::Templates),
+    /// Print what a shell needs to complete commands
+    #[command(after_help = "Examples:
+  dormouse completion bash > /etc/bash_completion.d/dormouse
+  dormouse completion zsh > \"${fpath[1]}/_dormouse\"
+  dormouse completion fish > ~/.config/fish/completions/dormouse.fish
+  source <(dormouse completion bash)                       for this shell only")]
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
     /// Print the version
     Version,
     #[command(flatten)]
@@ -118,7 +133,8 @@ fn main() -> ExitCode {
             }
         }
         Command::Run(args) => {
-            match runtime().and_then(|runtime| runtime.block_on(run::run(args))) {
+            let is_root = Environment::of_process().is_root;
+            match runtime().and_then(|runtime| runtime.block_on(run::run(args, is_root))) {
                 Ok(code) => return code,
                 Err(error) => Err(error),
             }
@@ -129,7 +145,11 @@ fn main() -> ExitCode {
             data_dir_of(&args.at).and_then(|directory| image::run_template(args, &directory))
         }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
-        Command::Client(command) => client(command),
+        Command::Completion { shell } => completion(shell),
+        Command::Client(command) => match client(command) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
     };
     cli::exit_code(outcome)
 }
@@ -155,7 +175,13 @@ fn serve(flags: &Flags) -> anyhow::Result<()> {
     runtime()?.block_on(serve::run(&settings))
 }
 
-fn client(command: cli::Command) -> anyhow::Result<()> {
+fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "dormouse", &mut text);
+    cli::print(&String::from_utf8(text)?)
+}
+
+fn client(command: cli::Command) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
     refuse_unknown_variables(&environment)?;
     runtime()?.block_on(cli::run(command, environment.is_root))

@@ -78,8 +78,14 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     )
     .await
     .context("read API keys")?;
-    let mut api = ResourceApi::new(keys.store(), clock.clone(), entropy.clone(), admins, limits)
-        .with_tasks(tasks.clone());
+    let mut api = ResourceApi::new(
+        keys.store(),
+        clock.clone(),
+        entropy.clone(),
+        admins.clone(),
+        limits,
+    )
+    .with_tasks(tasks.clone());
     let running = match Engine::open(settings.runtime, data_dir.path())? {
         None => None,
         Some(engine) => {
@@ -94,8 +100,9 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 settings,
                 store: &store,
                 control: &control,
-                inside: engine.inside.clone(),
+                engine: &engine,
                 keys,
+                admins,
                 seal,
                 audit,
                 clock: &clock,
@@ -121,7 +128,12 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
 
     // Last: a kubeconfig must never name a server that does not come.
     let kubeconfig = data_dir.join("kubeconfig");
-    let text = Kubeconfig::new(&url, &ca_pem, token.reveal()).to_yaml()?;
+    let mut access = Kubeconfig::new(&url, &ca_pem, token.reveal());
+    if let Some(plain) = running.as_ref().and_then(|(_, p)| p.addresses().first()) {
+        let host = settings.e2b_listen.client_host();
+        access = access.with_e2b(&format!("http://{}", Listen::authority(host, plain.port())));
+    }
+    let text = access.to_yaml()?;
     write_secret(&kubeconfig, &text)?;
     drop(token);
     let max_connections = settings.api_max_connections.0;
