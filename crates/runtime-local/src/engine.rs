@@ -9,9 +9,9 @@ use std::{
     sync::Arc,
 };
 
+use ::network::Network;
 use ::runtime::{Fence, RuntimeError};
 use kit::Entropy;
-use ::network::Network;
 use model::Uid;
 use parking_lot::Mutex;
 use rustix::process::{DumpableBehavior, dumpable_behavior};
@@ -22,8 +22,8 @@ use crate::{
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
-    options::{Limits, Options},
     network::open_network,
+    options::{Limits, Options},
     ranges::Ranges,
     record::{Place, Record, Stage},
     rootfs::KernelFiles,
