@@ -1,10 +1,14 @@
 //! Speaks with one client, from its first byte to its last.
 
-use std::{future::poll_fn, io, pin::Pin, rc::Rc, task::Poll};
+use std::{future::poll_fn, io, pin::Pin, rc::Rc, task::Poll, time::Duration};
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
@@ -15,6 +19,10 @@ use crate::{
 
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Connection: close\r\n\r\nThis port speaks HTTPS: use https://.\n";
+
+/// How long a client may go on sending after its last answer, and how long it may pause.
+const LINGER: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn connection(
     worker: Rc<Worker>,
@@ -99,24 +107,45 @@ async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
     .await;
     match ended {
         Some(Ok(())) => {
-            if let Some(tunnel) = link.take_tunnel() {
-                let parts = connection.into_parts();
-                let client = parts.io.into_inner();
-                let mut moving = std::pin::pin!(tunnel.run(&link, client, &parts.read_buf));
-                poll_fn(|context| {
-                    link.attend(context.waker());
-                    if link.is_doomed() {
-                        return Poll::Ready(());
-                    }
-                    moving.as_mut().poll(context)
-                })
-                .await;
-            }
+            let tunnel = link.take_tunnel();
+            let parts = connection.into_parts();
+            let client = parts.io.into_inner();
+            let rest = async {
+                match tunnel {
+                    Some(tunnel) => tunnel.run(&link, client, &parts.read_buf).await,
+                    None => linger(&link, client).await,
+                }
+            };
+            let mut rest = std::pin::pin!(rest);
+            poll_fn(|context| {
+                link.attend(context.waker());
+                if link.is_doomed() {
+                    return Poll::Ready(());
+                }
+                rest.as_mut().poll(context)
+            })
+            .await;
         }
         // The peer's manners are its own affair.
         Some(Err(error)) => tracing::debug!(%error, "connection ended"),
         None => tracing::debug!("connection ended by the gateway"),
     }
+}
+
+/// Takes leave of a client. One that was refused early may still be sending: closing on it would
+/// make its kernel throw away the answer that it has not read yet.
+async fn linger(link: &Link, mut client: impl AsyncRead + Unpin) {
+    let mut room = [0; 4 << 10];
+    let reading = async {
+        while !link.is_draining() {
+            let read = timeout(SILENCE, client.read(&mut room)).await;
+            if !matches!(read, Ok(Ok(1..))) {
+                return;
+            }
+        }
+    };
+    // How it ends is the client's affair.
+    let _ = timeout(LINGER, reading).await;
 }
 
 async fn http2<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {

@@ -1,11 +1,13 @@
 //! The table of answers, row by row.
 
+use std::time::Duration;
+
 use gateway::metrics::Outcome;
 use routes::{Address, Gate, State};
 use serde_json::json;
 
 use crate::{
-    client::{get, once, request},
+    client::{Client, get, once, request},
     sandbox::program,
     world::{Setup, World},
 };
@@ -447,6 +449,27 @@ async fn a_signed_url_without_an_address_finds_its_sandbox() {
         answer.body,
         r#"{"code":401,"message":"signature is already expired"}"#
     );
+}
+
+#[tokio::test]
+async fn who_is_refused_while_sending_gets_the_answer() {
+    let world = World::new();
+    let mut client = Client::connect(world.address()).await;
+    let more = [("Content-Length", "200000")];
+    client
+        .send(request(
+            "POST",
+            "/files",
+            &with(&to("never", AGENT), &more),
+            "",
+        ))
+        .await;
+    // Longer than the answer takes.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        client.send([b'x'; 10_000]).await;
+    }
+    assert_eq!(client.answer().await.status, 502);
 }
 
 #[tokio::test]
