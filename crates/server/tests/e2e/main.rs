@@ -19,4 +19,5 @@ mod run_on_server;
 mod sandboxes;
 mod server;
 mod start;
+mod usage;
 mod watching;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     run::agent,
-    server::{Ran, Server, dormouse, run},
+    server::{Ran, Server, command, dormouse, run},
 };
 
 /// A server with real sandboxes.
@@ -33,8 +33,18 @@ impl Server {
         run(&mut self.program(words), "")
     }
 
-    fn sandbox(&self) -> String {
+    /// A new sandbox.
+    pub(crate) fn sandbox(&self) -> String {
         self.run("sandbox create").ok().trim().to_owned()
+    }
+
+    /// What the server said to export.
+    pub(crate) fn exported(&self, name: &str) -> &str {
+        let line = format!("export {name}=");
+        let mut lines = self.announced.lines();
+        lines
+            .find_map(|text| text.trim().strip_prefix(&line))
+            .unwrap()
     }
 
     fn ids(&self) -> Vec<String> {
@@ -43,12 +53,12 @@ impl Server {
     }
 }
 
-fn json(text: &str) -> Value {
+pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 /// Asks again until there is an answer, or it takes far too long.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     for _ in 0..600 {
         if let Some(answer) = ask() {
             return answer;
@@ -250,27 +260,44 @@ fn a_port_has_a_url_that_curl_can_use() {
     server.stop();
 }
 
+/// `script` is the terminal; it is part of every Debian (`bsdutils`).
 #[test]
-fn a_busy_sandbox_is_seen_as_busy() {
+fn a_shell_has_a_terminal_and_its_exit_code_comes_back() {
     let server = start();
     let id = server.sandbox();
-    let mut busy = server
-        .program(&["sandbox", "exec", &id, "sh", "-c", "while :; do :; done"])
-        .stderr(Stdio::null())
+    let shell = format!("{} sandbox shell {id}", env!("CARGO_BIN_EXE_dormouse"));
+    let mut script = command("script", server.home.path());
+    script.env("DORMOUSE_DATA_DIR", server.data()).args([
+        "--quiet",
+        "--return",
+        "--command",
+        &shell,
+        "/dev/null",
+    ]);
+    let ran = run(&mut script, "tty; exit 7\n");
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stdout.contains("/dev/pts/"), "{ran:?}");
+    server.run(&format!("sandbox kill {id}")).ok();
+    server.stop();
+}
+
+#[test]
+fn whoever_interrupts_a_command_ends_it_inside() {
+    let server = start();
+    let id = server.sandbox();
+    let script = "trap 'echo asked; exit 9' TERM; echo up; sleep 1000 & wait";
+    let mut child = server
+        .program(&["sandbox", "exec", &id, "sh", "-c", script])
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let row = until("a busy sandbox", || {
-        let top = json(&server.run("top --json").ok());
-        let row = top.as_array().unwrap().first()?.clone();
-        let cpu = row["metrics"]["cpuUsedPct"].as_f64()?;
-        (cpu > 50.0).then_some(row)
-    });
-    assert_eq!(row["sandboxID"], id);
-    assert!(row["metrics"]["memUsed"].as_u64().unwrap() > 0, "{row}");
-    assert!(row["metrics"]["diskTotal"].as_u64().unwrap() > 0, "{row}");
-    assert!(server.run("top").ok().contains(&id));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "up");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "asked");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
     server.run(&format!("sandbox kill {id}")).ok();
-    busy.wait().unwrap();
     server.stop();
 }
 
@@ -298,11 +325,7 @@ fn keys_and_teams_decide_what_is_seen() {
     let server = start();
     let mine = server.sandbox();
     let key = server.run("key create ci -n blue --new-team").ok();
-    let url = server
-        .announced
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("export E2B_API_URL="))
-        .unwrap();
+    let url = server.exported("E2B_API_URL");
     let with_key = |words: &str| {
         let mut command = dormouse(server.home.path());
         command
