@@ -43,6 +43,11 @@ pub(crate) enum BodyError {
 }
 
 impl Body {
+    /// Whether a sandbox answers.
+    pub(crate) fn is_of_a_sandbox(&self) -> bool {
+        matches!(self.content, Content::Sandbox(_))
+    }
+
     pub(crate) fn own(bytes: Bytes, open: Open) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self {

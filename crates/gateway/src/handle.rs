@@ -1,10 +1,10 @@
 //! From a client's request to an answer.
 
-use std::{convert::Infallible, rc::Rc, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::{Body as _, Incoming};
 use routes::{Gate, Route, State};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -28,6 +28,10 @@ use crate::{
 
 /// How long a signed URL without an address waits for its turn to be looked for.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much of a refused request is read before it is answered, and for how long.
+const MOST_REST: usize = 64 << 10;
+const REST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// What to do with a request.
 #[derive(Debug)]
@@ -82,11 +86,43 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let open = Open::new(worker.clone(), link.clone());
     let decision = decide(&worker, &request);
-    if let Decision::Forward(found) = decision {
-        return Ok(send(worker, link, open, found, request).await);
+    let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
+    let mut response = match decision {
+        Decision::Forward(found) => send(worker, link, open, found, request).await,
+        Decision::Refuse(refused) => {
+            let (head, body) = request.into_parts();
+            let response = refuse(&worker, open, refused, &head.headers);
+            if read_rest(body).await {
+                return Ok(response);
+            }
+            response
+        }
+        // What is rare, or waits anyway, may cost an allocation.
+        decision => Box::pin(other(worker, link, open, decision, request)).await,
+    };
+    // Who refuses may not have read to the end, and the connection ends there: a client that were
+    // not told would send its next request into it.
+    if had_body && !response.status().is_success() && !response.body().is_of_a_sandbox() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
-    // What is rare, or waits anyway, may cost an allocation.
-    Ok(Box::pin(other(worker, link, open, decision, request)).await)
+    Ok(response)
+}
+
+/// Reads what a refused client is sending, where that is little and there soon.
+async fn read_rest(mut body: Incoming) -> bool {
+    let reading = async {
+        let mut left = MOST_REST;
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let size = frame.ok().and_then(|frame| frame.into_data().ok());
+            left = match size.and_then(|data| left.checked_sub(data.len())) {
+                Some(left) => left,
+                None => return false,
+            };
+        }
+        true
+    };
+    timeout(REST_PATIENCE, reading).await.unwrap_or(false)
 }
 
 async fn other(

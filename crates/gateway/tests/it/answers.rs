@@ -469,7 +469,13 @@ async fn who_is_refused_while_sending_gets_the_answer() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         client.send([b'x'; 10_000]).await;
     }
-    assert_eq!(client.answer().await.status, 502);
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(
+        answer.header("connection"),
+        Some("close"),
+        "nothing else is sent into it"
+    );
 }
 
 #[tokio::test]

@@ -150,8 +150,10 @@ async fn over_http2_a_death_resets_the_stream_and_not_its_neighbours() {
         let uri = format!("https://{port}-box.sbx.test{path}");
         Request::get(uri).body(Full::default()).unwrap()
     };
-    let answer = sender.send_request(get(dying.port, "/")).await.unwrap();
-    assert!(answer.into_body().collect().await.is_err());
+    // A reset that comes with the head may be heard before it.
+    if let Ok(answer) = sender.send_request(get(dying.port, "/")).await {
+        assert!(answer.into_body().collect().await.is_err());
+    }
     let answer = sender
         .send_request(get(living.port, "/number"))
         .await
