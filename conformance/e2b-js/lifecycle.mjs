@@ -127,7 +127,7 @@ test("lists go both ways and know starts and templates", async (world) => {
 
 // Sleep
 
-const COUNT = "i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.05; done";
+const COUNT = "i=0; while :; do i=$((i+1)); echo $i > /tmp/next; mv /tmp/next /tmp/count; sleep 0.05; done";
 
 test("sleep keeps files, processes and tokens", async (world) => {
   const box = await world.create({ envs: { MINE: "kept" } });
