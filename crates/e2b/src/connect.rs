@@ -105,6 +105,9 @@ async fn answer(call: Call, wake: Wake) -> Answer {
     } else {
         StatusCode::OK
     };
+    api.followers
+        .have_seen(&sandbox.key(), sandbox.version())
+        .await;
     json(status, &api.render(&sandbox))
 }
 

@@ -69,6 +69,9 @@ async fn create(call: Call, edition: Edition) -> Answer {
             ));
         }
     };
+    api.followers
+        .have_seen(&sandbox.key(), sandbox.version())
+        .await;
     let rendered = api.render(&sandbox);
     let mut response = json(StatusCode::CREATED, &rendered)?;
     if let Some(id) = &sandbox.spec.sandbox_id {

@@ -169,6 +169,7 @@ impl E2b {
                 Ok(version) => {
                     // Who asks next must find it gone; a cache that lags is not a failure to end.
                     let _ = self.catch_up(key, version).await;
+                    self.followers.have_seen(key, version).await;
                     return Ok(true);
                 }
                 Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => {}

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use model::{Sandbox, SandboxId, Timestamp};
+use model::{Key, Sandbox, SandboxId, Timestamp, Version};
 
 /// What a sandbox used at one moment. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +40,14 @@ pub trait MetricsSource: Send + Sync + fmt::Debug {
 pub trait Admins: Send + Sync + fmt::Debug {
     /// Whether the value of an `Authorization` header is one of theirs.
     fn admits(&self, authorization: &[u8]) -> bool;
+}
+
+/// Knows what those who carry traffic know.
+#[async_trait]
+pub trait Followers: Send + Sync + fmt::Debug {
+    /// Waits until traffic for this sandbox goes by this version of its record or a newer one, or
+    /// a while: who is told of a sandbox uses it at once.
+    async fn have_seen(&self, key: &Key, version: Version);
 }
 
 /// How bad a line is.
@@ -98,7 +106,7 @@ pub trait LogSource: Send + Sync + fmt::Debug {
     async fn lines(&self, sandbox: &Sandbox) -> Vec<LogLine>;
 }
 
-/// Where nothing is measured or logged, and nobody administrates.
+/// Where nothing is measured or logged, nobody administrates, and nobody follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
@@ -123,4 +131,9 @@ impl LogSource for Nothing {
     async fn lines(&self, _: &Sandbox) -> Vec<LogLine> {
         Vec::new()
     }
+}
+
+#[async_trait]
+impl Followers for Nothing {
+    async fn have_seen(&self, _: &Key, _: Version) {}
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     idempotency::Queues,
     meter::{Meter, RouteStats},
-    ports::{Admins, LogSource, MetricsSource, Nothing},
+    ports::{Admins, Followers, LogSource, MetricsSource, Nothing},
     roster::Roster,
     routes,
 };
@@ -143,6 +143,8 @@ pub struct Ports {
     pub metrics: Arc<dyn MetricsSource>,
     /// What sandboxes log, besides their life.
     pub logs: Arc<dyn LogSource>,
+    /// Who carries traffic to sandboxes.
+    pub followers: Arc<dyn Followers>,
 }
 
 impl Ports {
@@ -169,6 +171,7 @@ impl Ports {
             audit: None,
             metrics: Arc::new(Nothing),
             logs: Arc::new(Nothing),
+            followers: Arc::new(Nothing),
         }
     }
 }
@@ -187,6 +190,7 @@ pub struct E2b {
     pub(crate) audit: Option<Audit>,
     pub(crate) metrics: Arc<dyn MetricsSource>,
     pub(crate) logs: Arc<dyn LogSource>,
+    pub(crate) followers: Arc<dyn Followers>,
     pub(crate) options: Options,
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
@@ -236,6 +240,7 @@ impl E2b {
             audit: ports.audit,
             metrics: ports.metrics,
             logs: ports.logs,
+            followers: ports.followers,
             options,
             roster,
             queues: Queues::default(),

@@ -20,13 +20,13 @@ use anyhow::{Context as _, bail};
 use api::Authenticator;
 use async_trait::async_trait;
 use auth::{Audit, Keys, Ledger, Reservation, Seal, quota::Size};
-use cache::{RouteFeed, RoutingCache};
+use cache::{RouteFeed, RoutingCache, SandboxCache};
 use control::{ActivitySource, AgentTokens};
 use e2b::{E2b, Sampler};
 use gateway::{Gateway, Listen as Door, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
-    Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp, Version,
+    Key, Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp, Version,
     template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
     workload::Secret,
 };
@@ -46,6 +46,8 @@ use crate::{
 
 /// The template that is there from the first start on.
 const BASE: &str = "base";
+/// How long one part waits for another to have heard of a change.
+const FOLLOWING: Duration = Duration::from_secs(1);
 
 /// What it stands on.
 #[derive(Debug)]
@@ -102,11 +104,14 @@ impl DataPlane {
             tasks.child(),
             wake_options(on.settings),
         );
-        let api = start_api(&on, ledger, tasks).await?;
+        let api = start_api(&on, ledger, &table, tasks).await?;
         let ports = Ports {
             routes: table,
             inside: Arc::clone(&on.engine.inside),
-            wake: Arc::new(Waker(flights.clone())),
+            wake: Arc::new(Waker {
+                flights: flights.clone(),
+                told: on.control.caches().sandboxes.clone(),
+            }),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
             entropy: Arc::clone(on.entropy),
@@ -219,6 +224,7 @@ fn ledger(on: &Foundation<'_>) -> anyhow::Result<Arc<Ledger>> {
 async fn start_api(
     on: &Foundation<'_>,
     ledger: Arc<Ledger>,
+    table: &Arc<Table>,
     tasks: &Tasks,
 ) -> anyhow::Result<Arc<E2b>> {
     let deadline = Instant::now() + SYNC_TIMEOUT;
@@ -245,6 +251,7 @@ async fn start_api(
         ledger,
     );
     ports.audit = Some(on.audit.clone());
+    ports.followers = Arc::new(Routed(Arc::clone(table)));
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
     if let Some(runtime) = &on.engine.local {
         let sampler = Arc::new(Sampler::default());
@@ -322,7 +329,11 @@ impl ActivitySource for GatewayUse {
 
 /// Flights, as the gateway asks for them.
 #[derive(Debug)]
-struct Waker(Flights);
+struct Waker {
+    flights: Flights,
+    /// What the API tells of sandboxes.
+    told: SandboxCache,
+}
 
 #[async_trait]
 impl gateway::Wake for Waker {
@@ -331,7 +342,8 @@ impl gateway::Wake for Waker {
         route: &Route,
         deadline: Instant,
     ) -> Result<Arc<Route>, gateway::WakeError> {
-        self.0
+        let woken = self
+            .flights
             .wake(route, deadline)
             .await
             .map_err(|error| match error {
@@ -345,7 +357,36 @@ impl gateway::Wake for Waker {
                 WakeError::TeamLimit(_) => gateway::WakeError::TeamLimit {
                     retry_after: Duration::from_secs(30),
                 },
-            })
+            })?;
+        // Whoever is answered from inside is not told that it sleeps. One that cannot say is no
+        // reason not to answer.
+        let soon = deadline.min(Instant::now() + FOLLOWING);
+        let _ = self.told.wait_for_version(woken.version, soon).await;
+        Ok(woken)
+    }
+}
+
+/// The route table, as the API asks for it.
+#[derive(Debug)]
+struct Routed(Arc<Table>);
+
+#[async_trait]
+impl e2b::ports::Followers for Routed {
+    async fn have_seen(&self, key: &Key, version: Version) {
+        let Some(namespace) = &key.namespace else {
+            return;
+        };
+        let until = Instant::now() + FOLLOWING;
+        // The table is told by a watch of its own, which is about as far as the API's: this looks
+        // once or twice.
+        while Instant::now() < until {
+            match self.0.find(namespace, &key.name) {
+                Some(route) if route.version >= version => return,
+                // Gone for good, which nothing overtakes.
+                None if self.0.stats().watched >= version => return,
+                Some(_) | None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
     }
 }
 
