@@ -134,6 +134,7 @@ test("sleep keeps files, processes and tokens", async (world) => {
   await box.files.write("note", "before");
   const handle = await box.commands.run(COUNT, { background: true, timeoutMs: 0 });
   await handle.disconnect();
+  assert(await eventually(() => box.files.exists("/tmp/count")));
   assert.equal(await box.pause(), true);
   assert.equal(await state(box), "paused");
   assert.equal(await box.isRunning(), false);

@@ -192,6 +192,7 @@ def sleep_keeps_files_processes_and_tokens(world):
     box.files.write("note", "before")
     handle = box.commands.run(COUNT, background=True, timeout=0)
     handle.disconnect()
+    assert eventually(lambda: box.files.exists("/tmp/count"))
     assert box.pause() is True or number(VERSION) < (2, 46)
     info = box.get_info()
     assert info.state == SandboxState.PAUSED, info
