@@ -3,8 +3,6 @@
 use super::{Cause, Problems, Rules, sandbox, text};
 use crate::{meta::Object, template::TemplateSpec};
 
-const MAX_ARGUMENTS: usize = 256;
-const MAX_COMMAND_BYTES: usize = 64 << 10;
 const MAX_TEAMS: usize = 1000;
 
 impl Rules for TemplateSpec {
@@ -12,8 +10,8 @@ impl Rules for TemplateSpec {
         let spec = &object.spec;
         text::image("spec.image", &spec.image, problems);
         text::env("spec.env", &spec.env, problems);
-        command("spec.startCommand", &spec.start_command, problems);
-        command("spec.readyCommand", &spec.ready_command, problems);
+        not_run("spec.startCommand", &spec.start_command, problems);
+        not_run("spec.readyCommand", &spec.ready_command, problems);
         if let Some(resources) = &spec.resources {
             sandbox::resources("spec.resources", resources, problems);
         }
@@ -55,35 +53,14 @@ impl Rules for TemplateSpec {
     }
 }
 
-fn command(field: &str, arguments: &[Box<str>], problems: &mut Problems) {
-    problems.at_most(field, arguments.len(), MAX_ARGUMENTS);
-    let total: usize = arguments.iter().map(|a| a.len()).sum();
-    if total > MAX_COMMAND_BYTES {
+/// A command that nothing would run is not accepted in silence.
+fn not_run(field: &str, arguments: &[Box<str>], problems: &mut Problems) {
+    if !arguments.is_empty() {
         problems.add(
             field,
-            Cause::TooLong,
-            format!("{total} bytes in all"),
-            format!("use at most {MAX_COMMAND_BYTES}, or put a script into the image"),
-        );
-    }
-    if arguments.first().is_some_and(|program| program.is_empty()) {
-        problems.add(
-            format!("{field}[0]"),
-            Cause::Required,
-            "it is empty",
-            "name the program",
-        );
-    }
-    for (i, _) in arguments
-        .iter()
-        .enumerate()
-        .filter(|(_, a)| a.contains('\0'))
-    {
-        problems.add(
-            format!("{field}[{i}]"),
-            Cause::Invalid,
-            "it contains a NUL",
-            "remove it",
+            Cause::Forbidden,
+            "commands of templates are not run yet",
+            "leave it out, and start the program through the sandbox's agent",
         );
     }
 }

@@ -155,8 +155,13 @@ fn each_rule_names_its_field() {
         ),
         (
             "SandboxTemplate",
-            json!({"image": "a", "startCommand": [""]}),
-            "spec.startCommand[0]",
+            json!({"image": "a", "startCommand": ["serve"]}),
+            "spec.startCommand",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "a", "readyCommand": ["true"]}),
+            "spec.readyCommand",
         ),
         (
             "SandboxTemplate",
