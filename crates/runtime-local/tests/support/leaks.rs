@@ -20,6 +20,17 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
+    /// What is there once the tasks of engines that were dropped have ended.
+    pub(crate) async fn settled(host: &Host, expected: &Self) -> Self {
+        for _ in 0..200 {
+            if Self::take(host) == *expected {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        Self::take(host)
+    }
+
     /// Takes it. Tests that count run alone in their process.
     pub(crate) fn take(host: &Host) -> Self {
         let names = |path: &Path| -> Vec<String> {
