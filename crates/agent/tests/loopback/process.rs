@@ -5,15 +5,17 @@ use http::{Method, StatusCode};
 use wire::{
     connect::{self, Code, Codec, Error},
     process::{
-        Empty, EndEvent, EventResponse, ListRequest, ListResponse, ProcessConfig, ProcessInput,
-        ProcessRequest, ProcessSelector, Pty, PtySize, SendInputRequest, SendSignalRequest, Signal,
-        StartRequest, StreamInputData, StreamInputRequest, StreamInputStart, UpdateRequest,
+        Empty, EndEvent, EventResponse, ListRequest, ListResponse, ProcessConfig, ProcessRequest,
+        ProcessSelector, SendInputRequest, SendSignalRequest, Signal, StartRequest,
     },
 };
 
-use crate::client::{BOTH, Served, Stream, at, code, eventually, failure, request, serve};
+use crate::{
+    client::{BOTH, Served, Stream, at, code, eventually, failure, request, serve},
+    input::stdin,
+};
 
-fn sh(script: &str) -> StartRequest {
+pub(crate) fn sh(script: &str) -> StartRequest {
     StartRequest {
         process: Some(ProcessConfig {
             cmd: "/bin/sh".to_owned(),
@@ -24,7 +26,7 @@ fn sh(script: &str) -> StartRequest {
     }
 }
 
-fn by_pid(pid: u32) -> Option<ProcessSelector> {
+pub(crate) fn by_pid(pid: u32) -> Option<ProcessSelector> {
     Some(ProcessSelector {
         pid: Some(pid),
         tag: None,
@@ -38,21 +40,7 @@ fn by_tag(tag: &str) -> Option<ProcessSelector> {
     })
 }
 
-fn stdin(text: &str) -> Option<ProcessInput> {
-    Some(ProcessInput {
-        stdin: Some(Bytes::copy_from_slice(text.as_bytes())),
-        pty: None,
-    })
-}
-
-fn pty(text: &str) -> Option<ProcessInput> {
-    Some(ProcessInput {
-        stdin: None,
-        pty: Some(Bytes::copy_from_slice(text.as_bytes())),
-    })
-}
-
-async fn start(
+pub(crate) async fn start(
     agent: &Served,
     codec: Codec,
     message: &StartRequest,
@@ -71,22 +59,22 @@ async fn started(stream: &mut Stream) -> u32 {
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Said {
-    stdout: Vec<u8>,
+pub(crate) struct Said {
+    pub(crate) stdout: Vec<u8>,
     stderr: Vec<u8>,
-    pty: Vec<u8>,
+    pub(crate) pty: Vec<u8>,
     keepalives: usize,
-    end: Option<EndEvent>,
+    pub(crate) end: Option<EndEvent>,
     error: Option<Error>,
 }
 
 impl Said {
-    fn stdout(&self) -> &str {
+    pub(crate) fn stdout(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
     }
 }
 
-async fn listen(mut stream: Stream) -> Said {
+pub(crate) async fn listen(mut stream: Stream) -> Said {
     let mut said = Said::default();
     loop {
         match stream.next::<EventResponse>().await {
@@ -114,7 +102,7 @@ async fn run(agent: &Served, message: &StartRequest, headers: &[(&str, &str)]) -
     listen(stream).await
 }
 
-fn ended(code: i32) -> Option<EndEvent> {
+pub(crate) fn ended(code: i32) -> Option<EndEvent> {
     let status = format!("exit status {code}");
     Some(EndEvent {
         exit_code: code,
@@ -585,177 +573,6 @@ async fn silence_is_broken_by_keepalives() {
         .await;
         assert_eq!(said.keepalives, 0);
     }
-}
-
-#[tokio::test]
-async fn input_goes_where_it_is_meant() {
-    let agent = serve().await;
-    let send = async |pid, input| -> Result<Empty, Error> {
-        let message = SendInputRequest {
-            process: by_pid(pid),
-            input,
-        };
-        agent
-            .call(Codec::Json, "/process.Process/SendInput", &message, &[])
-            .await
-    };
-    let close = async |pid| -> Result<Empty, Error> {
-        let message = ProcessRequest {
-            process: by_pid(pid),
-        };
-        agent
-            .call(Codec::Proto, "/process.Process/CloseStdin", &message, &[])
-            .await
-    };
-    let (stream, pid) = start(&agent, Codec::Json, &sh("cat"), &[]).await;
-    send(pid, stdin("a")).await.unwrap();
-    send(pid, stdin("b")).await.unwrap();
-    assert_eq!(code(send(pid, pty("x")).await), Code::Internal);
-    assert_eq!(code(send(pid, None).await), Code::InvalidArgument);
-    let both = ProcessInput {
-        stdin: Some("a".into()),
-        pty: Some("b".into()),
-    };
-    assert_eq!(code(send(pid, Some(both)).await), Code::InvalidArgument);
-    close(pid).await.unwrap();
-    assert_eq!(listen(stream).await.stdout(), "ab");
-
-    let (stream, pid) = start(&agent, Codec::Json, &sh("exec <&-; exec sleep 1"), &[]).await;
-    close(pid).await.unwrap();
-    close(pid).await.unwrap();
-    assert_eq!(code(send(pid, stdin("x")).await), Code::Internal);
-    drop(stream);
-
-    let mut without = sh("cat; exec sleep 1");
-    without.stdin = Some(false);
-    let (stream, pid) = start(&agent, Codec::Json, &without, &[]).await;
-    assert_eq!(code(send(pid, stdin("x")).await), Code::Internal);
-    drop(stream);
-}
-
-#[tokio::test]
-async fn input_is_streamed() {
-    let agent = serve().await;
-    for codec in BOTH {
-        let (stream, pid) = start(&agent, codec, &sh("head -c 300000 | wc -c"), &[]).await;
-        let mut messages = vec![StreamInputRequest {
-            start: Some(StreamInputStart {
-                process: by_pid(pid),
-            }),
-            ..StreamInputRequest::default()
-        }];
-        messages.extend((0..3).map(|_| StreamInputRequest {
-            data: Some(StreamInputData {
-                input: stdin(&"x".repeat(100_000)),
-            }),
-            ..StreamInputRequest::default()
-        }));
-        let bytes: Vec<u8> = messages
-            .iter()
-            .flat_map(|message| codec.envelope(message))
-            .collect();
-        let answer = agent
-            .post(
-                "/process.Process/StreamInput",
-                &[("content-type", codec.stream_type())],
-                bytes,
-            )
-            .await;
-        assert_eq!(answer.status, StatusCode::OK);
-        let mut expected = codec.envelope(&Empty {}).to_vec();
-        expected.extend_from_slice(&connect::end_of_stream(None));
-        assert_eq!(answer.body, expected);
-        assert_eq!(listen(stream).await.stdout().trim(), "300000");
-
-        for (messages, expected) in [
-            (&messages[1..], Code::InvalidArgument),
-            (&messages[..], Code::NotFound),
-            (&[StreamInputRequest::default()], Code::InvalidArgument),
-        ] {
-            let bytes: Vec<u8> = messages
-                .iter()
-                .flat_map(|message| codec.envelope(message))
-                .collect();
-            let answer = agent
-                .post(
-                    "/process.Process/StreamInput",
-                    &[("content-type", codec.stream_type())],
-                    bytes,
-                )
-                .await;
-            assert_eq!(
-                connect::read_end_of_stream(&answer.body[5..])
-                    .unwrap_err()
-                    .code,
-                expected
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_terminal_has_a_size_and_speaks() {
-    let agent = serve().await;
-    let mut message = sh("stty size; read x; stty size; echo $x; tty; exec cat");
-    message.pty = Some(Pty {
-        size: Some(PtySize {
-            cols: 100,
-            rows: 30,
-        }),
-    });
-    let (stream, pid) = start(&agent, Codec::Json, &message, &[]).await;
-    let update = UpdateRequest {
-        process: by_pid(pid),
-        pty: Some(Pty {
-            size: Some(PtySize {
-                cols: 120,
-                rows: 40,
-            }),
-        }),
-    };
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    agent
-        .call::<_, Empty>(Codec::Json, "/process.Process/Update", &update, &[])
-        .await
-        .unwrap();
-    let send = async |input| -> Result<Empty, Error> {
-        let message = SendInputRequest {
-            process: by_pid(pid),
-            input,
-        };
-        agent
-            .call(Codec::Proto, "/process.Process/SendInput", &message, &[])
-            .await
-    };
-    send(pty("word\n")).await.unwrap();
-    assert_eq!(code(send(stdin("x")).await), Code::Internal);
-    let close: Result<Empty, _> = agent
-        .call(
-            Codec::Json,
-            "/process.Process/CloseStdin",
-            &ProcessRequest {
-                process: by_pid(pid),
-            },
-            &[],
-        )
-        .await;
-    assert_eq!(code(close), Code::FailedPrecondition);
-    send(pty("\u{4}")).await.unwrap();
-    let said = listen(stream).await;
-    let text = String::from_utf8(said.pty).unwrap();
-    assert!(text.starts_with("30 100\r\n"), "{text}");
-    assert!(text.contains("40 120\r\nword\r\n/dev/pts/"), "{text}");
-    assert_eq!((said.stdout.len(), said.end), (0, ended(0)));
-    // A process without one has no size.
-    let (_stream, pid) = start(&agent, Codec::Json, &sh("sleep 1"), &[]).await;
-    let update = UpdateRequest {
-        process: by_pid(pid),
-        ..update
-    };
-    let answer: Result<Empty, _> = agent
-        .call(Codec::Json, "/process.Process/Update", &update, &[])
-        .await;
-    assert_eq!(code(answer), Code::Internal);
 }
 
 #[tokio::test]
