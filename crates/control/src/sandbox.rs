@@ -347,6 +347,7 @@ fn judge(world: &World, sandbox: &Sandbox) -> (Due, Option<std::time::Duration>)
         end,
         idle,
         descend,
+        retention,
         retry,
     } = timers(sandbox, world.ports.activity.activity(sandbox));
     let key = sandbox.key();
@@ -364,6 +365,7 @@ fn judge(world: &World, sandbox: &Sandbox) -> (Due, Option<std::time::Duration>)
         end: over("end", end, None),
         idle: over("idle", idle.map(|t| t.0), idle.map(|t| t.1)),
         descend: over("descend", descend.map(|t| t.0), descend.map(|t| t.1)),
+        retention: over("retention", retention.map(|t| t.0), retention.map(|t| t.1)),
         retry: over("retry", retry.map(|t| t.0), retry.map(|t| t.1)),
     };
     (due, next)

@@ -6,6 +6,7 @@
 //! | `dormouse.dev/idle-timeout` | seconds without use after which it sleeps, or what `idle-action` says |
 //! | `dormouse.dev/idle-action` | `pause`, `kill`, or `release` for a member of a pool |
 //! | `dormouse.dev/descend-after` | seconds asleep after which its memory is given up |
+//! | `dormouse.dev/paused-retention` | seconds asleep after which it is ended |
 //!
 //! The pairs stay in the sandbox's metadata. Another key under the prefix is refused by name.
 
@@ -29,6 +30,7 @@ pub(crate) struct Extensions {
     pub(crate) never_timeout: bool,
     pub(crate) idle: Option<Idle>,
     pub(crate) descend_after: Option<u32>,
+    pub(crate) paused_retention: Option<u32>,
 }
 
 impl Extensions {
@@ -60,6 +62,7 @@ impl Extensions {
                         _ => return Err(bad("use \"pause\", \"kill\" or \"release\"")),
                     });
                 }
+                "paused-retention" => found.paused_retention = Some(number()?),
                 "descend-after" if filesystem_pause => found.descend_after = Some(number()?),
                 "descend-after" => {
                     return Err(bad("this server cannot keep files without memory"));
@@ -96,17 +99,21 @@ mod tests {
             ("dormouse.dev/never-timeout", "true"),
             ("dormouse.dev/idle-timeout", "60"),
             ("dormouse.dev/idle-action", "kill"),
+            ("dormouse.dev/paused-retention", "3600"),
             ("user", "anything"),
         ]);
         let all = all.unwrap();
         assert!(all.never_timeout);
+        assert_eq!(all.paused_retention, Some(3600));
         let idle = all.idle.unwrap();
         assert_eq!((idle.seconds, idle.action), (60, IdleAction::Kill));
         for bad in [
             ("dormouse.dev/never-timeout", "yes"),
             ("dormouse.dev/idle-timeout", "0"),
             ("dormouse.dev/idle-action", "kill"),
-            ("dormouse.dev/paused-retention", "60"),
+            ("dormouse.dev/paused-retention", "0"),
+            ("dormouse.dev/paused-retention", "1.5"),
+            ("dormouse.dev/kept", "60"),
         ] {
             assert!(read(&[bad]).is_err(), "{bad:?}");
         }

@@ -122,6 +122,9 @@ impl Order {
                 },
                 idle_seconds: idle.map(|i| i.seconds),
                 idle_action: idle.map_or(IdleAction::default(), |i| i.action),
+                paused_retention_seconds: extensions
+                    .paused_retention
+                    .or_else(|| pool_default?.paused_retention_seconds),
             },
             wake_on_traffic: auto_resume,
             secure: edition == Edition::Second || request.secure == Some(true),

@@ -164,6 +164,9 @@ pub struct Timeouts {
     /// What happens when it has been idle for so long.
     #[serde(skip_serializing_if = "is_default")]
     pub idle_action: IdleAction,
+    /// Seconds asleep after which it ends; absent means that it is kept for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_retention_seconds: Option<u32>,
 }
 
 /// What happens at `endAt`.

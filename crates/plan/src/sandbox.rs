@@ -6,7 +6,8 @@
 //!
 //! 1. deletion asked for → end the workload, then let go of the record
 //! 2. the workload has ended, or is lost → say so
-//! 3. its time is over, or it has been idle for too long → write that as intent
+//! 3. its time is over, it has been idle for too long, or it slept for as long as it is kept → write
+//!    that as intent
 //! 4. released by its owner → clean it, or remove it
 //! 5. otherwise: by phase, one step towards the desired state
 
@@ -53,6 +54,8 @@ pub struct Due {
     pub idle: bool,
     /// Time to descend from freeze to rootfs.
     pub descend: bool,
+    /// It was kept asleep for as long as it should be.
+    pub retention: bool,
     /// The pause after a failed operation.
     pub retry: bool,
 }
@@ -189,6 +192,14 @@ fn decide(view: View<'_>) -> Plan<Step> {
             }
             OnTimeout::Pause => by_phase(view),
         };
+    }
+    if due.retention
+        && status.phase == Phase::Paused
+        && sandbox.spec.desired_state == DesiredState::Paused
+    {
+        const WHY: &str = "it slept for as long as it is kept";
+        let note = note(Severity::Normal, "RetentionOver", &format!("ended: {WHY}"));
+        return Plan::step(Step::DeleteRecord(note), WHY);
     }
     if observed.is_cut() {
         return after_a_restart(view);

@@ -35,6 +35,8 @@ pub struct Timers {
     pub idle: Option<(Timestamp, Duration)>,
     /// Its descent from freeze to rootfs.
     pub descend: Option<(Timestamp, Duration)>,
+    /// How long it is kept asleep.
+    pub retention: Option<(Timestamp, Duration)>,
     /// The pause after a failed operation.
     pub retry: Option<(Timestamp, Duration)>,
 }
@@ -65,8 +67,23 @@ pub fn timers(sandbox: &Sandbox, activity: Activity) -> Timers {
             .and_then(|policy| policy.descend_after)
             .map(|after| Duration::from_secs(after.into()))
             .and_then(|after| Some((status.paused_at?.plus(after), after))),
+        retention: plan_retention(sandbox, retry.map(|(at, _)| at)),
         retry,
     }
+}
+
+/// When a sandbox that sleeps has been kept for long enough. Whoever failed to wake it at the last
+/// moment can try once more.
+fn plan_retention(sandbox: &Sandbox, retry: Option<Timestamp>) -> Option<(Timestamp, Duration)> {
+    let (spec, status) = (&sandbox.spec, &sandbox.status);
+    let sleeps = spec.desired_state == DesiredState::Paused && status.phase == Phase::Paused;
+    let seconds = spec.timeouts.paused_retention_seconds.filter(|_| sleeps)?;
+    let whole = Duration::from_secs(seconds.into());
+    let over = status.paused_at?.plus(whole);
+    Some(match retry {
+        Some(retry) => (over.max(retry), whole.max(RETRY_AFTER)),
+        None => (over, whole),
+    })
 }
 
 /// When an idle sandbox's patience ends; `None` while it must not be put to sleep.

@@ -223,6 +223,7 @@ impl Client {
             idle_seconds: idle,
             idle_action,
             seconds: None,
+            paused_retention_seconds: None,
         }
     }
 

@@ -131,16 +131,14 @@ pub(super) fn user(field: &str, user: &str, problems: &mut Problems) {
 }
 
 pub(super) fn timeouts(field: &str, timeouts: &Timeouts, problems: &mut Problems) {
-    if let Some(seconds) = timeouts.seconds {
-        problems.bounds(format!("{field}.seconds"), seconds.into(), 1, MAX_SECONDS);
-    }
-    if let Some(seconds) = timeouts.idle_seconds {
-        problems.bounds(
-            format!("{field}.idleSeconds"),
-            seconds.into(),
-            1,
-            MAX_SECONDS,
-        );
+    for (name, value) in [
+        ("seconds", timeouts.seconds),
+        ("idleSeconds", timeouts.idle_seconds),
+        ("pausedRetentionSeconds", timeouts.paused_retention_seconds),
+    ] {
+        if let Some(seconds) = value {
+            problems.bounds(format!("{field}.{name}"), seconds.into(), 1, MAX_SECONDS);
+        }
     }
 }
 

@@ -79,17 +79,20 @@ fn world() -> impl Strategy<Value = World> {
         ]),
         prop::option::of(Just(60)),
         prop::option::of(Just(30)),
+        prop::option::weighted(0.2, Just(500)),
     );
     (any::<[bool; 3]>(), timeouts).prop_map(|(flags, timeouts)| {
         let [pooled, recycle, rootfs] = flags;
         let mut record = record(pooled);
-        let (on_timeout, idle_action, idle_seconds, descend_after) = timeouts;
+        let (on_timeout, idle_action, idle_seconds, descend_after, paused_retention_seconds) =
+            timeouts;
         let timeouts = Timeouts {
             end_at: None,
             seconds: None,
             on_timeout,
             idle_seconds,
             idle_action,
+            paused_retention_seconds,
         };
         if !pooled {
             record.spec.timeouts = timeouts;

@@ -316,6 +316,49 @@ fn it_descends_only_where_its_policy_says_so_and_keeps_its_files() {
 }
 
 #[test]
+fn what_sleeps_is_ended_only_after_its_retention_and_never_while_it_wakes() {
+    for rung in [SnapshotType::Freeze, SnapshotType::Rootfs] {
+        let mut world = running(rung);
+        ask(&mut world, Request::Pause);
+        world.settle();
+        world.wait(3600);
+        assert_eq!(then(&world), "rest", "it is kept for ever: {rung:?}");
+        world.record.spec.timeouts.paused_retention_seconds = Some(7200);
+        assert_eq!(then(&world), "rest", "not yet: {rung:?}");
+        world.wait(3600);
+        assert_eq!(then(&world), "DeleteRecord", "{rung:?}");
+        ask(&mut world, Request::Resume);
+        world.settle();
+        assert_eq!(at(&world), Phase::Running, "who wakes it is first");
+        world.wait(7200);
+        assert_eq!(then(&world), "rest", "what runs is not ended by it");
+        ask(&mut world, Request::Pause);
+        world.settle();
+        assert_eq!(then(&world), "rest", "each sleep counts from its start");
+        world.wait(7200);
+        world.settle();
+        assert!(world.gone, "{rung:?}");
+    }
+}
+
+#[test]
+fn who_could_not_wake_a_sandbox_at_the_last_moment_can_try_again() {
+    let mut world = running(SnapshotType::Rootfs);
+    ask(&mut world, Request::Pause);
+    world.settle();
+    world.record.spec.timeouts.paused_retention_seconds = Some(30);
+    world.wait(29);
+    ask(&mut world, Request::Resume);
+    until(&mut world, "Create from layer");
+    world.tick(GIVE_UP);
+    world.wait(5);
+    world.settle();
+    assert_eq!((at(&world), then(&world)), (Phase::Paused, "rest".into()));
+    world.wait(60);
+    assert_eq!(then(&world), "DeleteRecord");
+}
+
+#[test]
 fn nobody_can_tell_is_recorded_once_and_resolved() {
     let mut world = running(SnapshotType::Freeze);
     world.tick(Fault::Blind);

@@ -153,6 +153,7 @@ impl World {
             end: over(timers.end),
             idle: over(timers.idle.map(|t| t.0)),
             descend: over(timers.descend.map(|t| t.0)),
+            retention: over(timers.retention.map(|t| t.0)),
             retry: over(timers.retry.map(|t| t.0)),
         }
     }
