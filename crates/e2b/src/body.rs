@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::refusal::Refusal;
+use crate::{object::Object, refusal::Refusal};
 
 /// How much of a body that is too long is read and thrown away, and for how long: most clients
 /// look for an answer only once they have sent everything.
@@ -55,7 +55,7 @@ async fn discard(body: &mut Body) {
 /// Reads a body that has to be there.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|e| {
         let path = e.path().to_string();
         let what = e.into_inner();
         match path.as_str() {

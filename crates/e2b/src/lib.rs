@@ -16,7 +16,7 @@
 //! | `service` | what handlers share; options, ports, start |
 //! | [`ports`] | what sandboxes use and log, and who administrates, brought by others |
 //! | `routes`, `route`, `openapi` | one table: the router, the checks and the document come from it |
-//! | `layers`, `body`, `query`, `refusal` | a request taken apart; errors in one shape |
+//! | `layers`, `body`, `object`, `query`, `refusal` | a request taken apart; errors in one shape |
 //! | `wire`, `render`, `state` | bodies as clients know them, and records as such |
 //! | `intent` | finding, changing by one write, waiting for what is observed |
 //! | `order`, `extension`, `egress`, `names` | what a request asks for, checked |
@@ -43,6 +43,7 @@ mod logs;
 mod meter;
 mod metrics;
 mod names;
+mod object;
 mod openapi;
 mod order;
 mod pause;

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::object;
+
 /// A request for a sandbox, of both versions.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -24,6 +26,7 @@ pub(crate) struct NewSandbox {
     /// Whether it keeps its memory when it falls asleep by itself.
     pub(crate) auto_pause_memory: Option<bool>,
     /// Whether traffic wakes it.
+    #[serde(deserialize_with = "object::optional")]
     pub(crate) auto_resume: Option<AutoResume>,
     /// Whether its agent demands a token; the second version always does.
     pub(crate) secure: Option<bool>,
@@ -31,6 +34,7 @@ pub(crate) struct NewSandbox {
     #[serde(rename = "allow_internet_access")]
     pub(crate) allow_internet_access: Option<bool>,
     /// What it may reach, and who may reach it.
+    #[serde(deserialize_with = "object::optional")]
     pub(crate) network: Option<NetworkConfig>,
     /// Free pairs.
     pub(crate) metadata: Option<BTreeMap<String, String>>,

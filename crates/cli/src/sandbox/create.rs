@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Sleep when it was not used for so long
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     idle_timeout: Option<u32>,
+    /// Be gone when it slept for so long; without this it is kept for ever
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    paused_retention: Option<u32>,
     /// A variable of its environment; can be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -55,6 +58,9 @@ pub(super) async fn run(arguments: Arguments, is_root: bool) -> anyhow::Result<(
     }
     if let Some(seconds) = arguments.idle_timeout {
         metadata.insert("dormouse.dev/idle-timeout".into(), seconds.to_string());
+    }
+    if let Some(seconds) = arguments.paused_retention {
+        metadata.insert("dormouse.dev/paused-retention".into(), seconds.to_string());
     }
     let env: BTreeMap<String, String> = arguments.env.into_iter().collect();
     let mut body = json!({

@@ -273,6 +273,40 @@ async fn at_its_timeout_a_sandbox_ends_or_sleeps_or_neither() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_sleeps_is_kept_for_as_long_as_its_owner_said() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let kept = client.create(json!({"autoPause": true})).await;
+    let mut ended = Vec::new();
+    for memory in [true, false] {
+        let retention = json!({"dormouse.dev/paused-retention": "3600"});
+        let id = client.create(json!({"metadata": retention})).await;
+        let pause = format!("/sandboxes/{id}/pause");
+        let reply = client.post(&pause, json!({"memory": memory})).await;
+        assert_eq!(reply.status, 204, "{}", reply.text);
+        ended.push(id);
+    }
+    client.pause(&kept).await;
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    for id in &ended {
+        assert_eq!(client.detail(id).await["state"], "paused");
+    }
+    // Waking starts the count anew.
+    let woken = &ended[0];
+    let connect = format!("/v2/sandboxes/{woken}/connect");
+    assert_eq!(client.post_nothing(&connect).await.status, 201);
+    client.pause(woken).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!(client.detail(woken).await["state"], "paused");
+    let path = |id: &str| format!("/sandboxes/{id}");
+    assert_eq!(client.get(&path(&ended[1])).await.status, 404);
+    tokio::time::sleep(Duration::from_secs(3500)).await;
+    assert_eq!(client.get(&path(woken)).await.status, 404);
+    assert_eq!(client.detail(&kept).await["state"], "paused");
+    assert_eq!(world.records().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn network_rules_are_replaced_as_a_whole_and_in_force_when_answered() {
     let world = World::new().await;
     let client = world.client("a").await;
