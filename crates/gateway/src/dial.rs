@@ -8,13 +8,13 @@ use std::{
 
 use ::runtime::{Family, Inside, RuntimeError};
 use model::Uid;
-use routes::{Address, Route};
+use routes::{Address, Route, StaleReport, State};
 use tokio::{
     net::{TcpSocket, TcpStream},
     time::{Instant, sleep, timeout},
 };
 
-use crate::{address::Port, answer::Refusal, options::Limits};
+use crate::{address::Port, answer::Refusal, gateway::Shared, options::Limits};
 
 /// How long to wait before each further try of a refused connection. Together below a second.
 const RETRIES: [Duration; 5] = [
@@ -27,7 +27,7 @@ const RETRIES: [Duration; 5] = [
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(crate) enum DialError {
+enum DialError {
     /// There is no such sandbox any more, or it has no address.
     Gone,
     /// Nothing listens.
@@ -41,7 +41,7 @@ pub(crate) enum DialError {
 }
 
 impl DialError {
-    pub(crate) fn refusal(&self) -> Refusal {
+    fn refusal(&self) -> Refusal {
         match self {
             Self::Gone | Self::Unreachable => Refusal::NotFound,
             Self::Refused => Refusal::PortClosed,
@@ -51,8 +51,40 @@ impl DialError {
     }
 }
 
+/// Connects to a delivery that runs, and to no other: an address that turns out to be stale is
+/// reported, and the newer one tried.
+pub(crate) async fn reach(
+    shared: &Shared,
+    route: &Route,
+    port: Port,
+) -> Result<TcpStream, Refusal> {
+    let (routes, limits) = (&shared.ports.routes, &shared.options.limits);
+    let id = route.id.as_ref().ok_or(Refusal::NotFound)?;
+    let mut dialled = dial(&*shared.ports.inside, route, port, limits).await;
+    if matches!(dialled, Err(DialError::Unreachable)) {
+        let report = routes.report_stale(id, route.uid, route.version);
+        if let StaleReport::Superseded(newer) = report
+            && newer.is_delivery(route.uid, route.epoch)
+            && newer.state == State::Running
+        {
+            dialled = dial(&*shared.ports.inside, &newer, port, limits).await;
+        }
+    }
+    let stream = dialled.map_err(|error| {
+        if let DialError::Local(error) = &error {
+            tracing::warn!(%error, uid = %route.uid, "cannot connect to a sandbox");
+        }
+        error.refusal()
+    })?;
+    // It may have been given to somebody else while the connection was made.
+    routes
+        .check(id, route.uid, route.epoch)
+        .map_err(|_| Refusal::NotFound)?;
+    Ok(stream)
+}
+
 /// Connects; tries a refused connection again for a moment.
-pub(crate) async fn dial(
+async fn dial(
     inside: &dyn Inside,
     route: &Route,
     port: Port,

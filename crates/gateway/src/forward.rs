@@ -4,12 +4,12 @@ use std::{rc::Rc, sync::Arc};
 
 use http::{Request, Response, request};
 use hyper::body::{Body as _, Incoming};
-use routes::{Route, StaleReport, State};
+use routes::Route;
 
 use crate::{
     address::Port,
     answer::Refusal,
-    dial::{DialError, dial},
+    dial::reach,
     headers,
     metrics::Waited,
     pool::Key,
@@ -91,36 +91,9 @@ async fn forward_anew(
 }
 
 async fn connect(worker: &Rc<Worker>, route: &Arc<Route>, port: Port) -> Result<Upstream, Refusal> {
-    let shared = &worker.shared;
-    let limits = &shared.options.limits;
-    let id = route.id.as_ref().ok_or(Refusal::NotFound)?;
-    let mut dialled = dial(&*shared.ports.inside, route, port, limits).await;
-    if matches!(dialled, Err(DialError::Unreachable)) {
-        let report = shared
-            .ports
-            .routes
-            .report_stale(id, route.uid, route.version);
-        if let StaleReport::Superseded(newer) = report
-            && newer.is_delivery(route.uid, route.epoch)
-            && newer.state == State::Running
-        {
-            dialled = dial(&*shared.ports.inside, &newer, port, limits).await;
-        }
-    }
-    let stream = dialled.map_err(|error| {
-        if let DialError::Local(error) = &error {
-            tracing::warn!(%error, uid = %route.uid, "cannot connect to a sandbox");
-        }
-        error.refusal()
-    })?;
-    // It may have been given to somebody else while the connection was made.
-    shared
-        .ports
-        .routes
-        .check(id, route.uid, route.epoch)
-        .map_err(|_| Refusal::NotFound)?;
+    let stream = reach(&worker.shared, route, port).await?;
     worker.counters.dialled();
-    Upstream::start(stream, limits)
+    Upstream::start(stream, &worker.shared.options.limits)
         .await
         .map_err(|_| Refusal::NoAnswer)
 }

@@ -27,6 +27,7 @@ use crate::{
     address::Hosts,
     metrics::{Counters, Metrics},
     options::Options,
+    tcp::Streams,
     wake::Wake,
     worker::{Door, Stop, Worker},
 };
@@ -186,6 +187,12 @@ impl Gateway {
     #[must_use]
     pub fn activity(&self) -> Activity {
         self.shared.activity.clone()
+    }
+
+    /// Streams to the ports of sandboxes, for others than clients of HTTP.
+    #[must_use]
+    pub fn streams(&self) -> Streams {
+        Streams::new(self.shared.clone())
     }
 
     /// What happened so far.

@@ -14,6 +14,7 @@ use crate::{
     address::{Asked, Field, Port, Target},
     answer::{self, About, REQUEST_ID, Refusal},
     body::{Body, Relay},
+    dial::reach,
     forward::{Answer, forward},
     gate::{self, Pass},
     glance::{Glance, Marks},
@@ -22,7 +23,8 @@ use crate::{
     metrics::{Outcome, Waited},
     pool::Key,
     signature::{self, Signed},
-    tunnel::Tunnel,
+    tcp::{self, Stream},
+    tunnel::{Far, Tunnel},
     worker::Worker,
 };
 
@@ -56,6 +58,8 @@ struct Found {
     port: Port,
     prefix: usize,
     marks: Marks,
+    /// It asks for the port itself, not for an answer of the program there.
+    is_bare: bool,
     /// The request's own id.
     request_id: Option<HeaderValue>,
 }
@@ -198,7 +202,8 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         Some("") | None => "/",
         Some(path) => path,
     };
-    if port == Port::AGENT && gate::is_internal(path) {
+    let is_bare = tcp::is_asked(request);
+    if port == Port::AGENT && (is_bare || gate::is_internal(path)) {
         return refuse(Refusal::Internal);
     }
     let Some(route) = shared.ports.routes.lookup(&*id) else {
@@ -218,6 +223,7 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         port,
         prefix,
         marks: seen.marks,
+        is_bare,
         request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
     };
     if found.route.state == State::Running {
@@ -237,7 +243,7 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
 }
 
 /// Whether waiting can help.
-const fn is_asleep(state: State) -> bool {
+pub(crate) const fn is_asleep(state: State) -> bool {
     match state {
         State::Pausing | State::Paused | State::Resuming | State::Unknown => true,
         State::Creating | State::Idle | State::Running | State::Dead => false,
@@ -276,6 +282,7 @@ async fn send(
         port,
         prefix,
         marks,
+        is_bare,
         request_id,
     } = found;
     let refused = |refusal| Refused {
@@ -297,6 +304,19 @@ async fn send(
     ) {
         Some(held) => open.hold(held),
         None => return refuse_now(&worker, open, Refusal::TooMany),
+    }
+    if is_bare {
+        return match reach(&worker.shared, &route, port).await {
+            Ok(socket) => {
+                worker.counters.dialled();
+                open.ended(Outcome::Forwarded);
+                let stream = Stream::new(worker.shared.clone(), route, socket, None);
+                let sandbox = Far::Bare(Box::new(stream));
+                link.set_tunnel(Tunnel { sandbox, open });
+                tcp::switching().map(|()| Body::none())
+            }
+            Err(refusal) => refuse_now(&worker, open, refusal),
+        };
     }
     let sender = Sender {
         address: &link.address,
@@ -325,7 +345,7 @@ async fn send(
     }
     if is_upgrade {
         open.ended(Outcome::Forwarded);
-        let sandbox = Box::pin(upstream.into_bare()).await;
+        let sandbox = Far::Upgraded(Box::new(Box::pin(upstream.into_bare()).await));
         link.set_tunnel(Tunnel { sandbox, open });
         return response.map(|_| Body::none());
     }
@@ -445,6 +465,7 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
         port: Port::AGENT,
         prefix: 0,
         marks: seen.marks,
+        is_bare: false,
         request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
     })
 }

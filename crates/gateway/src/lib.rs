@@ -32,6 +32,7 @@
 //! | `headers` | what a head loses and gains on the way |
 //! | `forward`, `dial`, `upstream`, `ear`, `pool` | the sandbox's side |
 //! | `link`, `serve`, `body`, `tunnel` | the client's side |
+//! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
 //! | `worker`, [`gateway`] | threads, start and stop |
 //! | [`activity`], [`metrics`], [`options`] | what others may see and set |
 
@@ -53,6 +54,7 @@ pub mod options;
 mod pool;
 mod serve;
 mod signature;
+pub mod tcp;
 mod tunnel;
 mod upstream;
 pub mod wake;
@@ -62,4 +64,5 @@ pub use activity::{Activity, Use};
 pub use gateway::{Gateway, Listen, Ports, StartError};
 pub use metrics::Metrics;
 pub use options::{Limits, Options};
+pub use tcp::{OpenError, Proof, Stream, Streams, To};
 pub use wake::{NoWake, Wake, WakeError};

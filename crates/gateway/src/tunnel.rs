@@ -4,10 +4,11 @@ use std::io;
 
 use hyper::client::conn::http1::Parts;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncWriteExt as _, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 
 use crate::{
     link::{ClientIo, Link, Open, OverTcp, Stage},
+    tcp::Stream,
     upstream::Socket,
 };
 
@@ -16,22 +17,32 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The sandbox's side of a tunnel that waits for the client's.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    pub(crate) sandbox: Parts<TokioIo<Socket>>,
+    pub(crate) sandbox: Far,
     /// The tunnel counts as use until it ends.
     pub(crate) open: Open,
+}
+
+/// How the sandbox's side was had.
+#[derive(Debug)]
+pub(crate) enum Far {
+    /// A program inside agreed to speak another protocol.
+    Upgraded(Box<Parts<TokioIo<Socket>>>),
+    /// The client asked for the port itself.
+    Bare(Box<Stream>),
 }
 
 impl Tunnel {
     /// Moves bytes. What either side sent right after its head comes first.
     pub(crate) async fn run<S: OverTcp>(self, link: &Link, mut client: ClientIo<S>, early: &[u8]) {
         link.enter(Stage::Tunnel);
-        let mut sandbox = self.sandbox.io.into_inner();
         let moved = async {
-            sandbox.write_all(early).await?;
-            client.write_all(&self.sandbox.read_buf).await?;
-            copy_bidirectional_with_sizes(&mut client, &mut sandbox, BUFFER_BYTES, BUFFER_BYTES)
-                .await?;
-            io::Result::Ok(())
+            match self.sandbox {
+                Far::Upgraded(parts) => {
+                    client.write_all(&parts.read_buf).await?;
+                    join(&mut client, parts.io.into_inner(), early).await
+                }
+                Far::Bare(stream) => join(&mut client, *stream, early).await,
+            }
         };
         if let Err(error) = moved.await {
             // One side ended without a goodbye; so does the other.
@@ -40,4 +51,14 @@ impl Tunnel {
         }
         drop(self.open);
     }
+}
+
+async fn join(
+    client: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    mut sandbox: impl AsyncRead + AsyncWrite + Unpin,
+    early: &[u8],
+) -> io::Result<()> {
+    sandbox.write_all(early).await?;
+    copy_bidirectional_with_sizes(client, &mut sandbox, BUFFER_BYTES, BUFFER_BYTES).await?;
+    Ok(())
 }

@@ -13,6 +13,7 @@ mod lifecycle;
 mod pool;
 mod sandbox;
 mod streams;
+mod tcp;
 mod tls;
 mod waking;
 mod world;

@@ -21,10 +21,10 @@ use crate::{
 
 /// Does what it is told; without a word, never answers.
 #[derive(Debug, Default)]
-struct Script {
-    says: Mutex<Option<Result<Route, WakeError>>>,
-    calls: AtomicUsize,
-    waiting: AtomicUsize,
+pub(crate) struct Script {
+    pub(crate) says: Mutex<Option<Result<Route, WakeError>>>,
+    pub(crate) calls: AtomicUsize,
+    pub(crate) waiting: AtomicUsize,
 }
 
 struct Waiting<'a>(&'a AtomicUsize);
@@ -49,7 +49,7 @@ impl Wake for Script {
     }
 }
 
-fn world(script: &Arc<Script>, wake_timeout: Duration) -> World {
+pub(crate) fn world(script: &Arc<Script>, wake_timeout: Duration) -> World {
     let mut setup = Setup {
         wake: script.clone(),
         ..Setup::default()
@@ -58,7 +58,7 @@ fn world(script: &Arc<Script>, wake_timeout: Duration) -> World {
     World::with(setup)
 }
 
-fn asleep(world: &World, state: State) -> Route {
+pub(crate) fn asleep(world: &World, state: State) -> Route {
     let mut route = world.secured("box");
     (route.state, route.wake_on_traffic, route.traffic) = (state, true, Gate::Open);
     route
