@@ -125,6 +125,7 @@ impl Order {
                 paused_retention_seconds: extensions
                     .paused_retention
                     .or_else(|| pool_default?.paused_retention_seconds),
+                startup_seconds: None,
             },
             wake_on_traffic: auto_resume,
             secure: edition == Edition::Second || request.secure == Some(true),

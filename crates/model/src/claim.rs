@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Generation, KindName, Name, StringMap, Timestamp,
     meta::{Condition, Object, Spec, is_default},
-    sandbox::Timeouts,
+    sandbox::{NetworkPolicy, Timeouts},
 };
 
 /// A declarative claim.
@@ -30,6 +30,9 @@ pub struct ClaimSpec {
     /// Metadata of each.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     pub metadata: StringMap,
+    /// What each may reach, and who may reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Box<NetworkPolicy>>,
     /// Timeouts of each, in place of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<Timeouts>,
@@ -39,6 +42,24 @@ pub struct ClaimSpec {
     /// Seconds to keep the claim after it completed; absent means for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_seconds: Option<u32>,
+}
+
+impl ClaimSpec {
+    /// A claim for one member of a pool, with everything else as it is unless said otherwise.
+    #[must_use]
+    pub fn new(pool: Name) -> Self {
+        Self {
+            pool,
+            count: one(),
+            env: StringMap::new(),
+            images: StringMap::new(),
+            metadata: StringMap::new(),
+            network: None,
+            timeouts: None,
+            timeout_seconds: one_minute(),
+            keep_seconds: None,
+        }
+    }
 }
 
 const fn one() -> u32 {

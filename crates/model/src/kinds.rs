@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::{
     KindName, api_key::ApiKeySpec, claim::ClaimSpec, meta::Spec, pool::PoolSpec,
-    sandbox::SandboxSpec, schema, snapshot::SnapshotSpec, team::TeamSpec, template::TemplateSpec,
-    validate::Rules,
+    record::RecordSpec, sandbox::SandboxSpec, schema, snapshot::SnapshotSpec, team::TeamSpec,
+    template::TemplateSpec, validate::Rules,
 };
 
 pub use columns::{Column, ColumnType};
@@ -180,7 +180,7 @@ const fn row<S: Rules>(
 }
 
 /// Every kind.
-pub static ALL: [KindInfo; 7] = [
+pub static ALL: [KindInfo; 8] = [
     row::<SandboxSpec>(
         ("sandboxes", "sandbox", &["sbx"]),
         Scope::Namespaced,
@@ -210,6 +210,12 @@ pub static ALL: [KindInfo; 7] = [
         Scope::Cluster,
         "A SandboxTemplate says what sandboxes are made from.",
         columns::TEMPLATE,
+    ),
+    row::<RecordSpec>(
+        ("sandboxrecords", "sandboxrecord", &["sbr"]),
+        Scope::Namespaced,
+        "A SandboxRecord is what a sandbox was to one owner, once that is over.",
+        columns::RECORD,
     ),
     row::<TeamSpec>(
         ("teams", "team", &["tm"]),

@@ -12,6 +12,7 @@
 //! | [`codec`] | raw JSON to objects and back; unknown fields are named and carried along |
 //! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | sandboxes and what they come from |
 //! | [`team`], [`api_key`] | whose they are |
+//! | [`record`] | what a delivery was, once it is over |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
 //! | [`workload`] | what a runtime is asked for, and what it sees |
@@ -29,6 +30,7 @@ pub mod lifecycle;
 pub mod map;
 pub mod meta;
 pub mod pool;
+pub mod record;
 pub mod sandbox;
 pub mod schema;
 pub mod snapshot;
@@ -48,6 +50,7 @@ pub use ids::{
 pub use map::StringMap;
 pub use meta::{Metadata, Object, Spec};
 pub use pool::SandboxPool;
+pub use record::SandboxRecord;
 pub use sandbox::Sandbox;
 pub use snapshot::SandboxSnapshot;
 pub use team::Team;

@@ -1,5 +1,7 @@
 //! A SandboxPool: sandboxes kept ready, so that a claim takes one write.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,37 @@ pub struct PoolSpec {
     /// Timeouts of a claim that names none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub default_timeouts: Timeouts,
+    /// What a request that names this pool gets while no member is idle.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub when_empty: WhenEmpty,
+    /// How claims wait for members.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub queue: QueuePolicy,
+    /// Labels and annotations of the template that its members do not get, by key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignore_template_keys: Vec<Box<str>>,
+}
+
+impl PoolSpec {
+    /// A pool of members of a template, with everything else as it is unless said otherwise.
+    #[must_use]
+    pub fn new(template: Name, min_idle: u32, max_idle: u32, max: u32) -> Self {
+        Self {
+            template,
+            min_idle,
+            max_idle,
+            max,
+            idle_images: StringMap::new(),
+            image_pull_policy: None,
+            resources: None,
+            update_strategy: UpdateStrategy::default(),
+            recycle_policy: RecyclePolicy::default(),
+            default_timeouts: Timeouts::default(),
+            when_empty: WhenEmpty::default(),
+            queue: QueuePolicy::default(),
+            ignore_template_keys: Vec::new(),
+        }
+    }
 }
 
 impl Spec for PoolSpec {
@@ -88,6 +121,37 @@ pub enum RecyclePolicy {
     Destroy,
     /// It goes back to the pool, once nothing of its last owner is left; else it is destroyed.
     Recycle,
+}
+
+/// What a request that names a pool gets while no member is idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WhenEmpty {
+    /// A sandbox made for it, outside of the pool.
+    #[default]
+    Create,
+    /// A place in the pool's queue. The pool makes members for those that wait, up to its `max`.
+    Queue,
+}
+
+/// How claims wait for members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueuePolicy {
+    /// At most this many wait; more are turned away.
+    pub limit: u32,
+    /// How many turns in a row those of one user have, by the user's or else the key's name; one
+    /// that is not named has one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<Box<str>, u32>,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> Self {
+        Self {
+            limit: 1024,
+            weights: BTreeMap::new(),
+        }
+    }
 }
 
 /// What is observed of a pool.

@@ -72,6 +72,12 @@ pub struct SandboxSpec {
     /// When it was claimed or created for its owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<Timestamp>,
+    /// By when it must be ready for its owner, and who waits for that. It ends with being ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Box<Lease>>,
+    /// The delivery that was given back last. It goes with the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_back: Option<Box<GivenBack>>,
 }
 
 impl Spec for SandboxSpec {
@@ -130,6 +136,38 @@ pub struct Owner {
     pub key: Option<Name>,
 }
 
+/// What a claimer has on a sandbox that is not ready yet.
+///
+/// It is written with the claim, and needs no write to end: from the moment the sandbox is ready
+/// its own timeouts are what counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// A sandbox that is not ready by then goes back, or ends.
+    pub until: Timestamp,
+    /// The process that will tell the owner of it, where its death means that nobody will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Box<str>>,
+}
+
+/// What is known of a delivery that was given back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GivenBack {
+    /// What its owner called it.
+    pub sandbox_id: SandboxId,
+    /// Whose it was.
+    pub owner: Owner,
+    /// When it was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_at: Option<Timestamp>,
+    /// Free pairs of the owner's.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    pub metadata: StringMap,
+    /// How it ended.
+    pub ended: Stopped,
+}
+
 /// Limits on what a sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -167,6 +205,9 @@ pub struct Timeouts {
     /// Seconds asleep after which it ends; absent means that it is kept for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_retention_seconds: Option<u32>,
+    /// Seconds it has to be ready for its owner; absent means two minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_seconds: Option<u32>,
 }
 
 /// What happens at `endAt`.
@@ -295,6 +336,9 @@ pub struct SandboxStatus {
     /// When it was last used; only moves forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_active_at: Option<Timestamp>,
+    /// The images it runs, by container.
+    #[serde(skip_serializing_if = "StringMap::is_empty")]
+    pub images: StringMap,
     /// The layer it resumes from, where it sleeps without a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Digest>,
@@ -367,9 +411,33 @@ pub struct Stopped {
     /// Exit code of its first process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// What it was that ended it, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<StopCause>,
     /// A sentence for people.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub message: Box<str>,
+}
+
+/// What it was that ended a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StopCause {
+    /// Its deadline passed.
+    Timeout,
+    /// Nobody used it for too long.
+    IdleTimeout,
+    /// It was asleep for too long.
+    RetentionTimeout,
+    /// It was not ready in time.
+    StartupTimeout,
+    /// The process that would have told its owner of it died.
+    ClaimerLost,
+    /// It could not be started.
+    StartFailed,
+    /// Its first process ended.
+    Exited,
+    /// Its workload was lost.
+    Lost,
 }
 
 /// Why a sandbox ended.

@@ -5,6 +5,7 @@
 mod claim;
 mod metadata;
 mod pool;
+mod record;
 mod sandbox;
 mod snapshot;
 mod template;

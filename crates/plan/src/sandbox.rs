@@ -355,6 +355,7 @@ fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &st
         reason,
         at: view.now,
         exit_code,
+        cause: None,
         message: message.into(),
     }));
     status.address = None;

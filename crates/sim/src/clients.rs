@@ -10,7 +10,7 @@ use model::{
     SandboxTemplate, Timestamp,
     claim::ClaimSpec,
     lifecycle::{Request, Standing, Verdict, admit},
-    pool::{PoolSpec, RecyclePolicy, UpdateStrategy},
+    pool::{PoolSpec, RecyclePolicy},
     sandbox::{
         DesiredState, IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, SandboxSpec,
         SnapshotType, Timeouts,
@@ -224,6 +224,7 @@ impl Client {
             idle_action,
             seconds: None,
             paused_retention_seconds: None,
+            startup_seconds: None,
         }
     }
 
@@ -271,17 +272,10 @@ impl Client {
         } else {
             RecyclePolicy::Destroy
         };
+        let max = max_idle + self.entropy.below(6) as u32;
         let spec = PoolSpec {
-            template: name("base"),
-            min_idle,
-            max_idle,
-            max: max_idle + self.entropy.below(6) as u32,
-            idle_images: model::StringMap::new(),
-            resources: None,
-            update_strategy: UpdateStrategy::default(),
             recycle_policy,
-            default_timeouts: Timeouts::default(),
-            image_pull_policy: None,
+            ..PoolSpec::new(name("base"), min_idle, max_idle, max)
         };
         SandboxPool::new(Metadata::new(Some(team()), name(which)), spec)
     }
@@ -334,6 +328,7 @@ impl Client {
                 .entropy
                 .chance(0.5)
                 .then(|| self.entropy.below(60) as u32),
+            ..ClaimSpec::new(name("unnamed"))
         };
         SandboxClaim::new(
             Metadata::new(Some(team()), name(format!("claim-{number}"))),

@@ -28,7 +28,7 @@ pub mod writes;
 use std::time::Duration;
 
 use model::{
-    Key, Metadata, Name, Namespace, Object, Sandbox, SandboxPool, Spec as _, StringMap,
+    Key, Metadata, Name, Namespace, Object, Sandbox, SandboxPool, Spec as _,
     lifecycle::Phase, pool::PoolSpec, sandbox::SandboxSpec,
 };
 
@@ -119,18 +119,7 @@ fn sandbox(in_namespace: &str, called: &str) -> Sandbox {
 /// A pool to be created.
 fn pool(in_namespace: &str, called: &str) -> SandboxPool {
     let metadata = Metadata::new(Some(namespace(in_namespace)), name(called));
-    let spec = PoolSpec {
-        template: name("base"),
-        min_idle: 1,
-        max_idle: 2,
-        max: 3,
-        idle_images: StringMap::new(),
-        resources: None,
-        update_strategy: Default::default(),
-        recycle_policy: Default::default(),
-        default_timeouts: Default::default(),
-        image_pull_policy: None,
-    };
+    let spec = PoolSpec::new(name("base"), 1, 2, 3);
     Object::new(metadata, spec)
 }
 

@@ -49,6 +49,13 @@ async fn every_kind_of_the_registry_can_be_created_read_and_deleted() {
         ("SandboxClaim", json!({"pool": "p"})),
         ("SandboxSnapshot", json!({"sandbox": "s"})),
         ("SandboxTemplate", json!({"image": "alpine"})),
+        (
+            "SandboxRecord",
+            json!({
+                "sandboxId": "i1", "sandbox": "s", "phase": "Stopped",
+                "uid": "00000000-0000-4000-8000-000000000001", "owner": {"team": "team"},
+            }),
+        ),
         ("Team", json!({"quotas": {"sandboxes": 5}})),
         (
             "ApiKey",

@@ -357,18 +357,7 @@ async fn versions_advance_with_changes_of_other_kinds() {
     let world = World::new();
     let cache = world.sandboxes().await;
     settle().await;
-    let spec = model::pool::PoolSpec {
-        template: model::Name::new("t").unwrap(),
-        min_idle: 0,
-        max_idle: 0,
-        max: 0,
-        idle_images: Default::default(),
-        image_pull_policy: None,
-        resources: None,
-        update_strategy: Default::default(),
-        recycle_policy: Default::default(),
-        default_timeouts: Default::default(),
-    };
+    let spec = model::pool::PoolSpec::new(model::Name::new("t").unwrap(), 0, 0, 0);
     let metadata = sandbox_in("default", "p").metadata;
     let pool = world
         .memory

@@ -12,7 +12,6 @@ use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::{
     Metadata, Name, Namespace, Object, SandboxPool, SandboxTemplate,
     pool::{PoolSpec, RecyclePolicy},
-    sandbox::Timeouts,
     team::{Quotas, TeamSpec},
     template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
 };
@@ -224,16 +223,8 @@ impl World {
     /// A pool of a team with idle members, once they are there.
     pub(crate) async fn pool(&self, of: &str, called: &str, idle: u32, recycle: RecyclePolicy) {
         let spec = PoolSpec {
-            template: name("base"),
-            min_idle: idle,
-            max_idle: idle + 5,
-            max: 100,
-            idle_images: model::StringMap::new(),
-            image_pull_policy: None,
-            resources: None,
-            update_strategy: model::pool::UpdateStrategy::default(),
             recycle_policy: recycle,
-            default_timeouts: Timeouts::default(),
+            ..PoolSpec::new(name("base"), idle, idle + 5, 100)
         };
         let meta = Metadata::new(Some(team(of)), name(called));
         let pool = SandboxPool::new(meta, spec);

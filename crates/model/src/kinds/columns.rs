@@ -252,6 +252,26 @@ pub(super) const SNAPSHOT: &[Column] = &[
     AGE,
 ];
 
+pub(super) const RECORD: &[Column] = &[
+    column(
+        "Sandbox-ID",
+        String,
+        ".spec.sandboxId",
+        "What its owner called it.",
+    ),
+    column("User", String, ".spec.owner.user", "Who it was made for."),
+    column("Pool", String, ".spec.pool", "Pool it came from."),
+    column("Reason", String, ".spec.ended.reason", "Why it ended."),
+    column("Cause", String, ".spec.ended.cause", "What ended it."),
+    wide(column(
+        "Claimed",
+        Date,
+        ".spec.claimedAt",
+        "Time since it was claimed.",
+    )),
+    column("Ended", Date, ".spec.ended.at", "Time since it ended."),
+];
+
 pub(super) const TEMPLATE: &[Column] = &[
     column(
         "Image",

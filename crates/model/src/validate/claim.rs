@@ -22,6 +22,9 @@ impl Rules for ClaimSpec {
         text::env("spec.env", &spec.env, problems);
         text::images("spec.images", &spec.images, problems);
         text::pairs("spec.metadata", &spec.metadata, problems);
+        if let Some(policy) = &spec.network {
+            sandbox::network("spec.network", policy, problems);
+        }
         if let Some(timeouts) = &spec.timeouts {
             sandbox::timeouts("spec.timeouts", timeouts, problems);
         }

@@ -52,6 +52,8 @@ impl Rules for SandboxSpec {
         new.owner = new.owner.take().or_else(|| old.owner.clone());
         new.sandbox_id = new.sandbox_id.take().or_else(|| old.sandbox_id.clone());
         new.claimed_at = new.claimed_at.or(old.claimed_at);
+        new.lease = new.lease.take().or_else(|| old.lease.clone());
+        new.given_back = new.given_back.take().or_else(|| old.given_back.clone());
     }
 
     fn check(object: &Object<Self>, problems: &mut Problems) {
@@ -116,6 +118,8 @@ impl Rules for SandboxSpec {
         problems.immutable("spec.epoch", &old.epoch, &new.epoch, remedy);
         problems.immutable("spec.owner", &old.owner, &new.owner, remedy);
         problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, remedy);
+        problems.immutable("spec.lease", &old.lease, &new.lease, remedy);
+        problems.immutable("spec.givenBack", &old.given_back, &new.given_back, remedy);
     }
 }
 
@@ -135,6 +139,7 @@ pub(super) fn timeouts(field: &str, timeouts: &Timeouts, problems: &mut Problems
         ("seconds", timeouts.seconds),
         ("idleSeconds", timeouts.idle_seconds),
         ("pausedRetentionSeconds", timeouts.paused_retention_seconds),
+        ("startupSeconds", timeouts.startup_seconds),
     ] {
         if let Some(seconds) = value {
             problems.bounds(format!("{field}.{name}"), seconds.into(), 1, MAX_SECONDS);
@@ -194,7 +199,7 @@ fn access(field: &str, access: &Access, problems: &mut Problems) {
     }
 }
 
-fn network(field: &str, policy: &NetworkPolicy, problems: &mut Problems) {
+pub(super) fn network(field: &str, policy: &NetworkPolicy, problems: &mut Problems) {
     problems.at_most(
         format!("{field}.allowOut"),
         policy.allow_out.len(),

@@ -17,14 +17,8 @@ fn metadata(name: &str) -> Metadata {
 
 fn claim(count: u32) -> SandboxClaim {
     let spec = ClaimSpec {
-        pool: Name::new("pool").unwrap(),
         count,
-        env: StringMap::new(),
-        images: StringMap::new(),
-        metadata: StringMap::new(),
-        timeouts: None,
-        timeout_seconds: 60,
-        keep_seconds: None,
+        ..ClaimSpec::new(Name::new("pool").unwrap())
     };
     SandboxClaim::new(metadata("claim"), spec)
 }

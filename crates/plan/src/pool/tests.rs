@@ -4,8 +4,7 @@ mod history;
 
 use model::{
     Generation, Incarnation, KindName, Metadata, Name, Namespace,
-    pool::{PoolSpec, RecyclePolicy, UpdateStrategy},
-    sandbox::Timeouts,
+    pool::PoolSpec,
 };
 
 use super::*;
@@ -15,18 +14,7 @@ fn pool(min_idle: u32, max_idle: u32, max: u32) -> SandboxPool {
     let mut meta = Metadata::new(namespace, Name::new("pool").unwrap());
     meta.generation = Generation(1);
     meta.finalizers.push(POOL_FINALIZER.into());
-    let spec = PoolSpec {
-        template: Name::new("template").unwrap(),
-        min_idle,
-        max_idle,
-        max,
-        idle_images: model::StringMap::new(),
-        image_pull_policy: None,
-        resources: None,
-        update_strategy: UpdateStrategy::default(),
-        recycle_policy: RecyclePolicy::Destroy,
-        default_timeouts: Timeouts::default(),
-    };
+    let spec = PoolSpec::new(Name::new("template").unwrap(), min_idle, max_idle, max);
     SandboxPool::new(meta, spec)
 }
 

@@ -93,6 +93,7 @@ fn world() -> impl Strategy<Value = World> {
             idle_seconds,
             idle_action,
             paused_retention_seconds,
+            startup_seconds: None,
         };
         if !pooled {
             record.spec.timeouts = timeouts;
