@@ -28,11 +28,37 @@ pub struct TeamSpec {
     /// Bounds on each of its sandboxes.
     #[serde(skip_serializing_if = "is_default")]
     pub limits: Limits,
+    /// Public keys with which its people log in to its sandboxes over SSH.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<SshKey>,
 }
 
 impl Spec for TeamSpec {
     type Status = TeamStatus;
     const KIND: KindName = KindName("Team");
+}
+
+/// A public key of somebody of the team.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SshKey {
+    /// What people call it. No two keys of a team have one name.
+    pub name: Box<str>,
+    /// The key as in a file `.pub`, without the comment: its algorithm, a space, and its bytes in
+    /// base64.
+    pub key: Box<str>,
+}
+
+impl SshKey {
+    /// The algorithms of keys that are taken.
+    pub const ALGORITHMS: [&'static str; 6] = [
+        "ssh-ed25519",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    ];
 }
 
 /// The most of something that may be had at a time; what is absent is not limited.

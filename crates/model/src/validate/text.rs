@@ -13,6 +13,21 @@ const MAX_PAIRS: usize = 256;
 const MAX_PAIRS_BYTES: usize = 64 << 10;
 const MAX_CONTAINERS: usize = 16;
 
+/// The digits of base64, in their order.
+pub(super) const BASE64: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Bytes in base64, as far as they fill groups of four digits.
+pub(super) fn whole_base64(bytes: &[u8]) -> String {
+    let groups = bytes.chunks_exact(3).flat_map(|group| {
+        let bits = group
+            .iter()
+            .fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+        [18, 12, 6, 0].map(|shift| char::from(BASE64[bits >> shift & 63]))
+    });
+    groups.collect()
+}
+
 /// Whether this is a label or annotation key: `[prefix/]name`.
 #[must_use]
 pub fn is_label_key(key: &str) -> bool {
