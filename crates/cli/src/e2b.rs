@@ -211,10 +211,16 @@ impl Api {
         if !found.is_asleep() {
             return Ok(found);
         }
+        crate::progress::slow("Waking the sandbox", self.connect(&found)).await
+    }
+
+    /// A sandbox with its tokens. One that sleeps is woken.
+    pub(crate) async fn connect(&self, found: &Found) -> anyhow::Result<Found> {
         let path = format!("/v2/sandboxes/{}/connect", found.id);
-        let woken = self.post(&path, json!({"timeout": WOKEN_FOR}));
-        let woken = crate::progress::slow("Waking the sandbox", woken).await?;
-        serde_json::from_value(woken).context("read the sandbox")
+        // Nothing moves no deadline, for it never moves one closer.
+        let timeout = if found.is_asleep() { WOKEN_FOR } else { 0 };
+        let answer = self.post(&path, json!({"timeout": timeout})).await?;
+        serde_json::from_value(answer).context("read the sandbox")
     }
 
     /// How a port of a sandbox is reached by others than the commands.

@@ -3,6 +3,7 @@
 mod copy;
 mod create;
 mod exec;
+mod forward;
 mod life;
 mod list;
 mod logs;
@@ -87,6 +88,14 @@ name has a colon is written with ./ before it.")]
   curl $(dormouse sandbox url ID 8000)
   dormouse sandbox url ID 8000 --json                      with the headers that it needs")]
     Url(url::Arguments),
+    /// Let ports of this machine lead into a sandbox, until interrupted
+    #[command(after_help = "Examples:
+  dormouse sandbox port-forward ID 8000                    port 8000 here is port 8000 inside
+  dormouse sandbox port-forward ID 15432:5432 :8080        two of them, the second at any free port
+  dormouse sandbox port-forward ID 5432 --address 0.0.0.0  for other machines too
+
+Any protocol over TCP passes. A sandbox that sleeps is woken by the first connection, which waits.")]
+    PortForward(forward::Arguments),
 }
 
 /// Runs one.
@@ -102,6 +111,7 @@ pub(crate) async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitC
         Command::Resume(arguments) => life::resume(&arguments, is_root).await,
         Command::Kill(arguments) => life::kill(&arguments, is_root).await,
         Command::Url(arguments) => url::run(&arguments, is_root).await,
+        Command::PortForward(arguments) => forward::run(arguments, is_root).await,
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU16};
 use clap::Args;
 use serde_json::json;
 
-use crate::{
-    e2b::{Access, Found},
-    print,
-};
+use crate::{e2b::Access, print};
 
 /// Of which port.
 #[derive(Debug, Args)]
@@ -24,7 +21,7 @@ pub struct Arguments {
     access: Access,
 }
 
-const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+pub(super) const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 
 pub(super) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<()> {
     let api = arguments.access.api(is_root)?;
@@ -33,9 +30,7 @@ pub(super) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<
     let url = format!("{}{}/", way.endpoint.url(), way.prefix);
     let mut headers = BTreeMap::new();
     if found.is_closed() && !found.is_asleep() {
-        // Moves no deadline, for it never moves one closer.
-        let path = format!("/v2/sandboxes/{}/connect", found.id);
-        let made: Found = serde_json::from_value(api.post(&path, json!({"timeout": 0})).await?)?;
+        let made = api.connect(&found).await?;
         headers.extend(
             made.traffic_access_token
                 .map(|token| (TRAFFIC_TOKEN, token)),
