@@ -8,6 +8,7 @@ use crate::{
     Timestamp,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, Object, Spec, is_default},
+    snapshot::Origin,
     template::ImagePullPolicy,
 };
 
@@ -24,6 +25,10 @@ pub struct SandboxSpec {
     /// Template it is made from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<Name>,
+    /// Snapshot of its own namespace that it starts from. Where it names no template, images or
+    /// limits, they are those of the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Name>,
     /// Pool it is a member of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<Name>,
@@ -87,6 +92,7 @@ impl Spec for SandboxSpec {
         "spec.owner.team",
         "spec.pool",
         "spec.sandboxId",
+        "spec.snapshot",
         "spec.template",
         "status.phase",
     ];
@@ -103,6 +109,7 @@ impl Spec for SandboxSpec {
                 "spec.sandboxId",
                 spec.sandbox_id.as_ref().map(SandboxId::as_str),
             ),
+            ("spec.snapshot", spec.snapshot.as_ref().map(Name::as_str)),
             ("spec.template", spec.template.as_ref().map(Name::as_str)),
             ("status.phase", Some(object.status.phase.as_str())),
         ]
@@ -342,9 +349,23 @@ pub struct SandboxStatus {
     /// The layer it resumes from, where it sleeps without a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Digest>,
+    /// The snapshot it was first started from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Box<Origin>>,
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Box<Stopped>>,
+}
+
+impl SandboxStatus {
+    /// The captured layers without which it could not be started again. Once its first start is
+    /// over, what it started from is in its own files.
+    pub fn layers(&self) -> impl Iterator<Item = &Digest> {
+        let first = self.origin.as_ref().filter(|_| self.started_at.is_none());
+        self.snapshot
+            .iter()
+            .chain(first.map(|origin| &origin.layer))
+    }
 }
 
 /// How a sandbox's ports are reached.

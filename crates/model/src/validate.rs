@@ -17,6 +17,7 @@ use std::fmt;
 use crate::{kinds::Minting, meta::Object, meta::Spec};
 
 pub use metadata::{RESERVED_PREFIX, keep_reserved, metadata};
+pub use snapshot::is_alias;
 pub use text::{is_image_reference, is_label_key, is_label_value};
 
 /// A rule that a field breaks.

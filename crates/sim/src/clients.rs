@@ -367,8 +367,8 @@ impl Client {
             return Ok(());
         };
         let spec = SnapshotSpec {
-            sandbox: sandbox.metadata.name.clone(),
-            registry: None,
+            sandbox_id: sandbox.spec.sandbox_id.clone(),
+            ..SnapshotSpec::of(sandbox.metadata.name.clone())
         };
         let meta = Metadata::new(Some(team()), name(format!("snap-{number}")));
         self.store

@@ -95,6 +95,12 @@ pub(super) const SANDBOX: &[Column] = &[
         "Template it is made from.",
     ),
     column("Pool", String, ".spec.pool", "Pool it is a member of."),
+    wide(column(
+        "Snapshot",
+        String,
+        ".spec.snapshot",
+        "Snapshot it started from.",
+    )),
     column(
         "Sandbox-ID",
         String,
@@ -231,6 +237,13 @@ pub(super) const SNAPSHOT: &[Column] = &[
         "The sandbox that is captured.",
     ),
     column("Phase", String, ".status.phase", "How far it is."),
+    column("Alias", String, ".spec.alias", "What people call it."),
+    wide(column(
+        "Sandbox-ID",
+        String,
+        ".spec.sandboxId",
+        "The delivery that is captured.",
+    )),
     wide(column(
         "Registry",
         String,

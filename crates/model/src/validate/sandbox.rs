@@ -67,6 +67,14 @@ impl Rules for SandboxSpec {
         if let Some(policy) = &spec.pause_policy {
             pause_policy("spec.pausePolicy", policy, problems);
         }
+        if spec.snapshot.is_some() && spec.pool.is_some() {
+            problems.add(
+                "spec.snapshot",
+                Cause::Invalid,
+                "members of a pool are all made from its template",
+                "leave out one of spec.snapshot and spec.pool",
+            );
+        }
         timeouts("spec.timeouts", &spec.timeouts, problems);
         if spec.timeouts.idle_action == IdleAction::Release && spec.pool.is_none() {
             problems.add(
@@ -112,6 +120,7 @@ impl Rules for SandboxSpec {
         let (old, new) = (&old.spec, &new.spec);
         const ANOTHER: &str = "create another sandbox";
         problems.immutable("spec.template", &old.template, &new.template, ANOTHER);
+        problems.immutable("spec.snapshot", &old.snapshot, &new.snapshot, ANOTHER);
         problems.immutable("spec.pool", &old.pool, &new.pool, ANOTHER);
         // A delivery is made by a claim, never by an edit: its id, owner and count go together.
         let remedy = "use a SandboxClaim to claim a member, and delete a sandbox to end it";

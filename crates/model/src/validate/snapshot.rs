@@ -1,28 +1,60 @@
 //! Rules for snapshots.
 
-use super::{Problems, Rules, text};
-use crate::{meta::Object, snapshot::SnapshotSpec};
+use super::{Cause, Problems, Rules, sandbox::MAX_SECONDS, text};
+use crate::{
+    kinds::Minting,
+    meta::Object,
+    snapshot::{DEFAULT_TAG, SnapshotSpec},
+};
+
+const MAX_ALIAS: usize = 128;
 
 impl Rules for SnapshotSpec {
+    fn complete(object: &mut Object<Self>, _: &Minting) {
+        if let Some(alias) = &mut object.spec.alias
+            && !alias.contains(':')
+        {
+            *alias = format!("{alias}:{DEFAULT_TAG}").into();
+        }
+    }
+
     fn check(object: &Object<Self>, problems: &mut Problems) {
-        if let Some(registry) = &object.spec.registry {
+        let spec = &object.spec;
+        if let Some(registry) = &spec.registry {
             text::registry("spec.registry", registry, problems);
+        }
+        if let Some(alias) = spec.alias.as_deref().filter(|alias| !is_alias(alias)) {
+            problems.add(
+                "spec.alias",
+                Cause::Invalid,
+                format!("{alias:?} is not an alias"),
+                "write it as name or name:tag, of lower-case letters, digits, - and _; a tag may \
+                 have dots",
+            );
+        }
+        if let Some(seconds) = spec.expire_after_seconds {
+            problems.bounds("spec.expireAfterSeconds", seconds.into(), 1, MAX_SECONDS);
         }
     }
 
     fn check_change(old: &Object<Self>, new: &Object<Self>, problems: &mut Problems) {
         const ANOTHER: &str = "create another snapshot";
-        problems.immutable(
-            "spec.sandbox",
-            &old.spec.sandbox,
-            &new.spec.sandbox,
-            ANOTHER,
-        );
-        problems.immutable(
-            "spec.registry",
-            &old.spec.registry,
-            &new.spec.registry,
-            ANOTHER,
-        );
+        let (old, new) = (&old.spec, &new.spec);
+        problems.immutable("spec.sandbox", &old.sandbox, &new.sandbox, ANOTHER);
+        problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, ANOTHER);
+        problems.immutable("spec.alias", &old.alias, &new.alias, ANOTHER);
+        problems.immutable("spec.registry", &old.registry, &new.registry, ANOTHER);
     }
+}
+
+/// Whether a text is `name` or `name:tag`.
+#[must_use]
+pub fn is_alias(text: &str) -> bool {
+    let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+    text.len() <= MAX_ALIAS
+        && !name.is_empty()
+        && !tag.is_empty()
+        && name.bytes().all(plain)
+        && tag.bytes().all(|b| plain(b) || b == b'.')
 }

@@ -142,6 +142,26 @@ fn each_rule_names_its_field() {
             json!({"sandbox": "s", "registry": ""}),
             "spec.registry",
         ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "alias": "My App"}),
+            "spec.alias",
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "alias": "a:"}),
+            "spec.alias",
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "expireAfterSeconds": 0}),
+            "spec.expireAfterSeconds",
+        ),
+        (
+            "Sandbox",
+            json!({"snapshot": "s", "pool": "p"}),
+            "spec.snapshot",
+        ),
         ("SandboxTemplate", json!({"image": ""}), "spec.image"),
         (
             "SandboxTemplate",
@@ -257,6 +277,11 @@ fn the_smallest_and_the_usual_objects_pass() {
             json!({"sandbox": "s", "registry": "localhost:5000/snapshots"}),
         ),
         (
+            "SandboxSnapshot",
+            json!({"sandbox": "s", "sandboxId": "i1", "alias": "my_app-1:v1.2", "expireAfterSeconds": 60}),
+        ),
+        ("Sandbox", json!({"snapshot": "s"})),
+        (
             "SandboxTemplate",
             json!({"image": "ghcr.io/a/b:1", "user": "1000:1000", "workdir": "/home/user"}),
         ),
@@ -334,6 +359,24 @@ fn what_is_for_life_cannot_be_changed() {
             json!({"sandbox": "a"}),
             json!({"sandbox": "b"}),
             Some("spec.sandbox"),
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "a", "alias": "x"}),
+            json!({"sandbox": "a", "alias": "y:default"}),
+            Some("spec.alias"),
+        ),
+        (
+            "SandboxSnapshot",
+            json!({"sandbox": "a", "alias": "x"}),
+            json!({"sandbox": "a", "alias": "x:default"}),
+            None,
+        ),
+        (
+            "Sandbox",
+            json!({"snapshot": "a"}),
+            json!({"snapshot": "b"}),
+            Some("spec.snapshot"),
         ),
         (
             "SandboxTemplate",

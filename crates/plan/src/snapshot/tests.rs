@@ -18,10 +18,7 @@ fn metadata(name: &str) -> Metadata {
 }
 
 fn snapshot(phase: SnapshotPhase) -> SandboxSnapshot {
-    let spec = SnapshotSpec {
-        sandbox: Name::new("box").unwrap(),
-        registry: None,
-    };
+    let spec = SnapshotSpec::of(Name::new("box").unwrap());
     let mut snapshot = SandboxSnapshot::new(metadata("snap"), spec);
     snapshot.status.phase = phase;
     snapshot
