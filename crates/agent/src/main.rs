@@ -10,6 +10,16 @@ use agent::Args;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
+    // The same program serves the files of one user, over its own input and output.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "sftp")
+    {
+        return outcome(sftp::serve(
+            std::io::stdin().lock(),
+            std::io::stdout().lock(),
+        ));
+    }
     let args = match Args::parse(std::env::args_os().skip(1)) {
         Ok(Some(args)) => args,
         Ok(None) => {
@@ -21,7 +31,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match agent::run(args) {
+    outcome(agent::run(args))
+}
+
+fn outcome<E: std::fmt::Display>(outcome: Result<(), E>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("dormouse-agent: {why}");
