@@ -56,6 +56,12 @@ impl Port {
     }
 }
 
+impl From<NonZeroU16> for Port {
+    fn from(number: NonZeroU16) -> Self {
+        Self(number)
+    }
+}
+
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
