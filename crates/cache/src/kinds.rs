@@ -5,7 +5,7 @@ use model::{
     api_key::ApiKeySpec,
     claim::ClaimSpec,
     event::{ABOUT_LABEL, EventSpec},
-    lifecycle::{Request, Standing, Verdict, admit},
+    lifecycle::{Phase, Request, Standing, Verdict, admit},
     pool::PoolSpec,
     sandbox::{Sandbox, SandboxSpec},
     snapshot::SnapshotSpec,
@@ -47,6 +47,8 @@ pub enum SandboxIndex {
     Phase,
     /// The template it is made from.
     Template,
+    /// The snapshot it waits for, within its namespace: it was not started yet.
+    WaitsForSnapshot,
 }
 
 impl Indexes<Sandbox> for SandboxIndex {
@@ -57,6 +59,7 @@ impl Indexes<Sandbox> for SandboxIndex {
         Self::Claimable,
         Self::Phase,
         Self::Template,
+        Self::WaitsForSnapshot,
     ];
 
     fn terms<'v>(self, sandbox: &'v Sandbox, emit: &mut dyn FnMut(Term<'v>)) {
@@ -73,6 +76,11 @@ impl Indexes<Sandbox> for SandboxIndex {
             Self::Claimable => pool.filter(|_| is_claimable(sandbox)),
             Self::Phase => Some(sandbox.status.phase.as_str().into()),
             Self::Template => spec.template.as_ref().map(|name| name.as_str().into()),
+            Self::WaitsForSnapshot => spec
+                .snapshot
+                .as_ref()
+                .filter(|_| sandbox.status.phase == Phase::Pending)
+                .map(|name| Term::within(namespace, name.as_str())),
         };
         term.into_iter().for_each(emit);
     }

@@ -285,7 +285,7 @@ impl Control {
         let caches = self.caches().clone();
         self.follow(caches.sandboxes.subscribe(), Inner::sandbox_changed);
         self.follow(caches.snapshots.subscribe(), |inner, key| {
-            inner.ask(Work::Snapshot(key));
+            inner.snapshot_changed(key);
         });
         self.follow(caches.pools.subscribe(), |inner, key| {
             inner.ask(Work::Pool(key));
@@ -444,6 +444,21 @@ impl Inner {
                 .for_each(|snapshot| self.ask(Work::Snapshot(snapshot.key())));
         }
         self.ask(Work::Sandbox(key));
+    }
+
+    /// Sandboxes that wait for it look again.
+    fn snapshot_changed(&self, key: Key) {
+        if let Some(namespace) = &key.namespace {
+            let waiting = self
+                .world
+                .caches
+                .sandboxes
+                .find_by(SandboxIndex::WaitsForSnapshot, (namespace, &key.name));
+            waiting
+                .iter()
+                .for_each(|sandbox| self.ask(Work::Sandbox(sandbox.key())));
+        }
+        self.ask(Work::Snapshot(key));
     }
 
     /// A member may have become free: claims that wait for one look again.

@@ -30,6 +30,7 @@ pub mod deadlines;
 pub mod events;
 pub mod pool;
 pub mod queue;
+mod recipe;
 pub mod sandbox;
 pub mod snapshot;
 pub mod sweep;

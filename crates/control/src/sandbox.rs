@@ -1,12 +1,9 @@
 //! Drives one sandbox: look, plan, perform one step, look again.
 
-use std::sync::Arc;
-
 use model::{
-    Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
+    Key, Sandbox, Spec as _, StringMap, Timestamp,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
-    template::TemplateSpec,
     workload::{Arming, Fence, Observed, WorkloadSpec},
 };
 use plan::{
@@ -21,6 +18,7 @@ use store::StoreExt as _;
 use crate::{
     deadlines::Timer,
     events::about,
+    recipe::{self, template_of},
     world::{Done, World, lost},
 };
 
@@ -61,10 +59,12 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
 async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sandbox, Done> {
     let now = world.now();
     let recycle = recycle_policy(world, sandbox);
+    let found = recipe::base_of(world, sandbox).await?;
     let view = |observed, due| View {
         sandbox,
         observed,
         due,
+        base: found.base(),
         recycle,
         now,
     };
@@ -231,15 +231,6 @@ pub(crate) fn fence_of(sandbox: &Sandbox) -> Fence {
     }
 }
 
-fn template_of(world: &World, sandbox: &Sandbox) -> Option<Arc<SandboxTemplate>> {
-    let name = sandbox.spec.template.clone()?;
-    world.caches.templates.find(&Key {
-        kind: TemplateSpec::KIND,
-        namespace: None,
-        name,
-    })
-}
-
 fn workload_spec(
     world: &World,
     sandbox: &Sandbox,
@@ -247,14 +238,12 @@ fn workload_spec(
 ) -> Result<WorkloadSpec, RuntimeError> {
     let spec = &sandbox.spec;
     let template = template_of(world, sandbox);
-    let mut images = spec.images.clone();
+    let origin = recipe::origin(sandbox);
+    let images = recipe::images_of(sandbox, template.as_deref());
     match &template {
-        Some(template) if !images.contains_key(MAIN_CONTAINER) => {
-            images.insert(MAIN_CONTAINER, template.spec.image.clone());
-        }
         Some(_) => {}
         None => {
-            if let Some(name) = &spec.template {
+            if let Some(name) = recipe::name_of_template(sandbox) {
                 let reason = format!("template {name} does not exist: create it, or name another");
                 return Err(RuntimeError::Impossible {
                     field: "spec.template",
@@ -272,9 +261,11 @@ fn workload_spec(
     }
     let resources = spec
         .resources
+        .or_else(|| origin?.resources)
         .or_else(|| template.as_ref().and_then(|t| t.spec.resources));
     let pull = spec
         .image_pull_policy
+        .or_else(|| origin?.image_pull_policy)
         .or_else(|| template.as_ref().map(|t| t.spec.image_pull_policy));
     Ok(WorkloadSpec {
         images,

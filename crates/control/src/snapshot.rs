@@ -1,12 +1,20 @@
 //! Drives one snapshot, in the lane of the sandbox it captures.
 
-use model::{Key, SandboxSnapshot, Spec as _, sandbox::SandboxSpec, workload::Observed};
+use std::time::Duration;
+
+use model::{
+    Key, SandboxSnapshot, Spec as _, sandbox::SandboxSpec, snapshot::SnapshotPhase,
+    workload::Observed,
+};
 use plan::snapshot::{Step, View, after_failure, captured_as, plan_snapshot};
 use runtime::RuntimeError;
+use store::StoreExt as _;
 
 use crate::{
+    deadlines::Timer,
+    recipe,
     sandbox::fence_of,
-    world::{Done, World},
+    world::{Done, World, lost},
 };
 
 const STEPS_PER_TURN: usize = 8;
@@ -30,6 +38,10 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         world.forget(key);
         return Done::Gone;
     };
+    // What its sandbox's last turn wrote decides what may be captured.
+    if !world.caught_up(&source_of(&cached)).await {
+        return Done::Retry;
+    }
     let mut snapshot = SandboxSnapshot::clone(&cached);
     for _ in 0..STEPS_PER_TURN {
         match advance(world, &snapshot).await {
@@ -42,28 +54,40 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
 
 async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSnapshot, Done> {
     let sandbox = world.caches.sandboxes.find(&source_of(snapshot));
+    let (expired, left) = keeping(world, snapshot);
+    let open = matches!(
+        snapshot.status.phase,
+        SnapshotPhase::Pending | SnapshotPhase::Capturing
+    );
     let observed = match &sandbox {
-        None => Observed::Absent,
-        Some(sandbox) => {
+        Some(sandbox) if open => {
             let looked = world.ports.runtime.inspect(sandbox.uid()).await;
             looked.map_err(|_| Done::Retry)?
         }
+        Some(_) | None => Observed::Absent,
     };
-    let now = world.now();
-    let plan = plan_snapshot(View {
+    let recipe = sandbox.as_deref().map(|s| recipe::of(world, s));
+    let view = View {
         snapshot,
         sandbox: sandbox.as_deref(),
         observed: &observed,
-        now,
-    });
-    let Some(step) = plan.steps.into_iter().next() else {
-        return Err(Done::Rest(None));
+        recipe: &recipe.unwrap_or_default(),
+        expired,
+        now: world.now(),
+    };
+    let Some(step) = plan_snapshot(view).steps.into_iter().next() else {
+        return Err(Done::Rest(left));
     };
     let mut next = snapshot.clone();
     let failed = match (step, &sandbox) {
         (Step::Publish(status), _) => {
             next.status = *status;
             return world.write_status(&next).await;
+        }
+        (Step::DeleteRecord, _) => {
+            let deleted = world.ports.store.delete_object(snapshot).await;
+            deleted.map_err(|e| lost(&snapshot.key(), &e))?;
+            return Err(Done::Again);
         }
         (Step::Freeze, Some(sandbox)) => {
             match within(world, world.ports.runtime.freeze(fence_of(sandbox))).await {
@@ -74,7 +98,7 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
         (Step::Capture, Some(sandbox)) => {
             match within(world, world.ports.runtime.capture(fence_of(sandbox))).await {
                 Ok(captured) => {
-                    next.status = captured_as(snapshot, &captured, now);
+                    next.status = captured_as(view, &captured);
                     return world.write_status(&next).await;
                 }
                 Err(error) => error,
@@ -85,9 +109,26 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
     if matches!(failed, RuntimeError::Stale(_)) {
         return Err(Done::Retry);
     }
-    next.status = after_failure(snapshot, &failed.to_string(), !failed.is_retryable(), now);
+    let hopeless = !failed.is_retryable();
+    next.status = after_failure(snapshot, &failed.to_string(), hopeless, view.now);
     world.write_status(&next).await?;
     Err(Done::Retry)
+}
+
+/// Whether its time to be kept is over, and how much of it is left.
+fn keeping(world: &World, snapshot: &SandboxSnapshot) -> (bool, Option<Duration>) {
+    let seconds = snapshot.spec.expire_after_seconds;
+    let kept = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    let made = snapshot.metadata.creation_timestamp;
+    let until = made.zip(kept).map(|(made, kept)| made.plus(kept));
+    let timer = world
+        .deadlines
+        .judge(&snapshot.key(), "expire", until, kept);
+    match timer {
+        Timer::Off => (false, None),
+        Timer::Over => (true, None),
+        Timer::In(left) => (false, Some(left)),
+    }
 }
 
 async fn within<T>(

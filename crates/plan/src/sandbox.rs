@@ -11,6 +11,7 @@
 //! 4. released by its owner → clean it, or remove it
 //! 5. otherwise: by phase, one step towards the desired state
 
+mod origin;
 mod record;
 
 use model::{
@@ -25,6 +26,7 @@ use model::{
     workload::{Facts, Observed, WorkloadState},
 };
 
+pub use origin::Base;
 pub(crate) use record::note;
 use record::{begin, error_of, finish, next_id, operation_failed, settle, timed_out};
 
@@ -39,6 +41,8 @@ pub struct View<'a> {
     pub observed: &'a Observed,
     /// Which timers have run out.
     pub due: Due,
+    /// What it starts from, if it was not started yet.
+    pub base: Base<'a>,
     /// What its pool wants done with a released member.
     pub recycle: RecyclePolicy,
     /// For stamping records; whether time is up is in `due`.
@@ -430,10 +434,7 @@ fn release(view: View<'_>) -> Plan<Step> {
 
 fn by_phase(view: View<'_>) -> Plan<Step> {
     match view.sandbox.status.phase {
-        Phase::Pending => {
-            let status = begin(view, OperationKind::Start, Phase::Starting);
-            Plan::step(Step::Publish(status, None), "it is new")
-        }
+        Phase::Pending => origin::pending(view),
         Phase::Starting => starting(view),
         Phase::Idle => idle(view),
         Phase::Running => running(view),
@@ -455,7 +456,10 @@ fn starting(view: View<'_>) -> Plan<Step> {
             let note = note(Severity::Warning, "StartFailed", &message);
             return Plan::step(Step::Publish(status, Some(note)), "it could not be started");
         }
-        return Plan::step(Step::Create(None), "it has no workload yet");
+        return match origin::first_layer(view) {
+            Ok(layer) => Plan::step(Step::Create(layer), "it has no workload yet"),
+            Err(plan) => plan,
+        };
     };
     if operation_failed(view, OperationKind::Start) {
         return Plan::step(Step::DeleteWorkload, "it could not be made ready");

@@ -3,12 +3,16 @@
 //! A snapshot freezes its sandbox, captures the writable layer and lets it go on. The two first
 //! steps happen in one turn of the sandbox's own lane, so nothing thaws it in between; if the turn
 //! dies half-way, the sandbox's own plan finds it frozen and thaws it.
+//!
+//! A snapshot is of one delivery: the one its spec names, and else the one that was there at the
+//! first look. It waits for that one as long as it may still run or sleep, and never captures
+//! another.
 
 use model::{
     Sandbox, SandboxSnapshot, Timestamp,
     lifecycle::Phase,
     meta::{Condition, ConditionStatus, set_condition},
-    snapshot::{CapturedContainer, SnapshotPhase, SnapshotStatus},
+    snapshot::{CapturedContainer, Recipe, SnapshotPhase, SnapshotStatus, Source},
     workload::{Captured, Observed, WorkloadState},
 };
 
@@ -16,6 +20,13 @@ use crate::{Plan, failure::MAX_ATTEMPTS};
 
 /// The container whose layer is captured.
 pub const MAIN_CONTAINER: &str = "main";
+
+const OVER: &str = "the delivery it was asked for is over";
+const GONE: &str = "its sandbox does not exist";
+const ENDED: &str = "its sandbox has ended";
+const UNNAMED: &str = "its sandbox is a member of a pool and may have another owner by now: name the \
+                       delivery in spec.sandboxId";
+const NOTHING: &str = "there is nothing to capture";
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +37,10 @@ pub struct View<'a> {
     pub sandbox: Option<&'a Sandbox>,
     /// What the runtime shows of that sandbox.
     pub observed: &'a Observed,
+    /// What that sandbox is made of.
+    pub recipe: &'a Recipe,
+    /// Whether its time to be kept is over.
+    pub expired: bool,
     /// For stamping records.
     pub now: Timestamp,
 }
@@ -39,66 +54,115 @@ pub enum Step {
     Freeze,
     /// Keep its writable layer.
     Capture,
+    /// Forget the snapshot, exactly as it was seen.
+    DeleteRecord,
 }
 
 /// Decides the next step.
 #[must_use]
 pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
     let View {
-        snapshot,
-        sandbox,
-        observed,
-        now,
+        snapshot, sandbox, ..
     } = view;
     if snapshot.metadata.is_deleting() {
         return Plan::rest("its deletion was asked for");
+    }
+    if view.expired {
+        return Plan::step(Step::DeleteRecord, "its time to be kept is over");
     }
     match snapshot.status.phase {
         SnapshotPhase::Ready => return Plan::rest("it is durable"),
         SnapshotPhase::Failed => return Plan::rest("it failed"),
         SnapshotPhase::Pending | SnapshotPhase::Capturing => {}
     }
-    let publish = |phase, reason: &str, why: &'static str| {
-        Plan::step(Step::Publish(Box::new(becomes(view, phase, reason))), why)
-    };
     let Some(sandbox) = sandbox.filter(|s| !s.metadata.is_deleting()) else {
-        return publish(
-            SnapshotPhase::Failed,
-            "its sandbox does not exist",
-            "there is nothing to capture",
-        );
+        return publish(view, SnapshotPhase::Failed, GONE, NOTHING);
     };
-    if let (Phase::Paused, Some(layer)) = (sandbox.status.phase, &sandbox.status.snapshot) {
-        let captured = Captured {
+    if let Some(reason) = another(snapshot, sandbox) {
+        return publish(view, SnapshotPhase::Failed, reason, NOTHING);
+    }
+    match standing(sandbox, view.observed) {
+        Standing::Sleeps(layer) => {
+            let status = captured_as(view, &layer);
+            let why = "its sandbox sleeps on a layer already";
+            Plan::step(Step::Publish(Box::new(status)), why)
+        }
+        Standing::Ended => publish(view, SnapshotPhase::Failed, ENDED, NOTHING),
+        Standing::NotYet(reason) => {
+            let status = &snapshot.status;
+            let said = status.source.is_some() && *status.reason == *reason;
+            match said {
+                true => Plan::rest(reason),
+                false => publish(view, status.phase, reason, reason),
+            }
+        }
+        Standing::Runs | Standing::Frozen if snapshot.status.phase == SnapshotPhase::Pending => {
+            publish(
+                view,
+                SnapshotPhase::Capturing,
+                "",
+                "its sandbox can be captured",
+            )
+        }
+        Standing::Runs => Plan::step(Step::Freeze, "its sandbox must stand still"),
+        Standing::Frozen => Plan::step(Step::Capture, "its sandbox stands still"),
+    }
+}
+
+/// Why a sandbox as it stands is not what a snapshot was asked of, if it is not.
+fn another(snapshot: &SandboxSnapshot, sandbox: &Sandbox) -> Option<&'static str> {
+    let asked = &snapshot.spec.sandbox_id;
+    if asked.is_some() && *asked != sandbox.spec.sandbox_id {
+        return Some(OVER);
+    }
+    match &snapshot.status.source {
+        Some(source) => (*source != source_of(sandbox)).then_some(OVER),
+        None => (asked.is_none() && sandbox.spec.pool.is_some()).then_some(UNNAMED),
+    }
+}
+
+fn source_of(sandbox: &Sandbox) -> Source {
+    Source {
+        uid: sandbox.uid(),
+        epoch: sandbox.spec.epoch,
+        sandbox_id: sandbox.spec.sandbox_id.clone(),
+    }
+}
+
+/// How a sandbox stands to being captured.
+enum Standing {
+    /// It must stand still first.
+    Runs,
+    /// It can be.
+    Frozen,
+    /// It was, when it fell asleep.
+    Sleeps(Captured),
+    /// It may come to that.
+    NotYet(&'static str),
+    /// It will not be.
+    Ended,
+}
+
+fn standing(sandbox: &Sandbox, observed: &Observed) -> Standing {
+    let phase = sandbox.status.phase;
+    if let (Phase::Paused, Some(layer)) = (phase, &sandbox.status.snapshot) {
+        return Standing::Sleeps(Captured {
             digest: layer.clone(),
             size: 0,
             parent: None,
-        };
-        let status = captured_as(snapshot, &captured, now);
-        return Plan::step(
-            Step::Publish(Box::new(status)),
-            "its sandbox sleeps on a layer already",
-        );
+        });
     }
-    let frozen = match (sandbox.status.phase, observed) {
-        (Phase::Stopped | Phase::Failed | Phase::Stopping, _) => {
-            return publish(
-                SnapshotPhase::Failed,
-                "its sandbox has ended",
-                "there is nothing to capture",
-            );
-        }
+    match (phase, observed) {
+        (Phase::Stopped | Phase::Failed | Phase::Stopping, _) => Standing::Ended,
         (Phase::Running | Phase::Paused, Observed::Present(facts)) => match facts.state {
-            WorkloadState::Frozen => true,
-            WorkloadState::Running => false,
-            WorkloadState::Cut => return Plan::rest("waits until its sandbox sleeps on its files"),
-            WorkloadState::Exited { .. } => {
-                return publish(
-                    SnapshotPhase::Failed,
-                    "its sandbox has ended",
-                    "there is nothing to capture",
-                );
+            WorkloadState::Cut => Standing::NotYet("waits until its sandbox sleeps on its files"),
+            WorkloadState::Exited { .. } => Standing::Ended,
+            // What stands there is not what its owner has written in.
+            WorkloadState::Frozen | WorkloadState::Running if facts.epoch != sandbox.spec.epoch => {
+                Standing::NotYet("waits until its sandbox is its owner's")
             }
+            WorkloadState::Frozen => Standing::Frozen,
+            WorkloadState::Running => Standing::Runs,
         },
         (
             Phase::Pending
@@ -110,37 +174,22 @@ pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
             | Phase::Resuming
             | Phase::Unknown,
             _,
-        ) => return Plan::rest("waits until its sandbox runs or sleeps"),
-    };
-    if snapshot.status.phase == SnapshotPhase::Pending {
-        return publish(SnapshotPhase::Capturing, "", "its sandbox can be captured");
-    }
-    if frozen {
-        Plan::step(Step::Capture, "its sandbox stands still")
-    } else {
-        Plan::step(Step::Freeze, "its sandbox must stand still")
+        ) => Standing::NotYet("waits until its sandbox runs or sleeps"),
     }
 }
 
 /// The status once the layer is durable.
 #[must_use]
-pub fn captured_as(
-    snapshot: &SandboxSnapshot,
-    captured: &Captured,
-    now: Timestamp,
-) -> SnapshotStatus {
-    let mut status = snapshot.status.clone();
-    status.phase = SnapshotPhase::Ready;
-    status.observed_generation = snapshot.metadata.generation;
-    status.captured_at = Some(now);
-    status.reason = Box::default();
+pub fn captured_as(view: View<'_>, captured: &Captured) -> SnapshotStatus {
+    let mut status = becomes(view, SnapshotPhase::Ready, "");
+    status.captured_at = Some(view.now);
+    status.recipe = Some(Box::new(view.recipe.clone()));
     status.containers = vec![CapturedContainer {
         name: MAIN_CONTAINER.into(),
         digest: captured.digest.clone(),
         size: captured.size,
         parent: captured.parent.clone(),
     }];
-    ready(&mut status, snapshot, now);
     status
 }
 
@@ -162,8 +211,16 @@ pub fn after_failure(
     status
 }
 
+fn publish(view: View<'_>, phase: SnapshotPhase, reason: &str, why: &'static str) -> Plan<Step> {
+    Plan::step(Step::Publish(Box::new(becomes(view, phase, reason))), why)
+}
+
+/// The status in a phase; the delivery that is captured is written down with the first one.
 fn becomes(view: View<'_>, phase: SnapshotPhase, reason: &str) -> SnapshotStatus {
     let mut status = view.snapshot.status.clone();
+    if phase != SnapshotPhase::Failed {
+        status.source = status.source.or_else(|| view.sandbox.map(source_of));
+    }
     status.phase = phase;
     status.observed_generation = view.snapshot.metadata.generation;
     status.reason = reason.into();

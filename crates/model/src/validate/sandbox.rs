@@ -75,6 +75,14 @@ impl Rules for SandboxSpec {
                 "leave out one of spec.snapshot and spec.pool",
             );
         }
+        if spec.snapshot.is_some() && !spec.images.is_empty() {
+            problems.add(
+                "spec.images",
+                Cause::Invalid,
+                "its files lie on the images of its snapshot",
+                "leave out one of spec.images and spec.snapshot",
+            );
+        }
         timeouts("spec.timeouts", &spec.timeouts, problems);
         if spec.timeouts.idle_action == IdleAction::Release && spec.pool.is_none() {
             problems.add(

@@ -162,6 +162,11 @@ fn each_rule_names_its_field() {
             json!({"snapshot": "s", "pool": "p"}),
             "spec.snapshot",
         ),
+        (
+            "Sandbox",
+            json!({"snapshot": "s", "images": {"main": "a:1"}}),
+            "spec.images",
+        ),
         ("SandboxTemplate", json!({"image": ""}), "spec.image"),
         (
             "SandboxTemplate",

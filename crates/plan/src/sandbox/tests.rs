@@ -3,6 +3,7 @@
 mod checks;
 mod delivery;
 mod life;
+mod origins;
 mod rules;
 mod world;
 
@@ -109,6 +110,7 @@ fn next(sandbox: &Sandbox, observed: &Observed, due: Due, recycle: RecyclePolicy
         sandbox,
         observed,
         due,
+        base: Base::Images,
         recycle,
         now: T0,
     })

@@ -1,5 +1,5 @@
 use model::{
-    Digest, Epoch, Generation, Metadata, Name, Namespace, StringMap, Uid,
+    Digest, Epoch, Generation, Metadata, Name, Namespace, SandboxId, StringMap, Uid,
     sandbox::{Address, DesiredState, SandboxSpec, Via},
     snapshot::SnapshotSpec,
     workload::Facts,
@@ -54,6 +54,27 @@ fn seen(state: WorkloadState) -> Observed {
     })
 }
 
+fn view<'a>(
+    snapshot: &'a SandboxSnapshot,
+    sandbox: Option<&'a Sandbox>,
+    observed: &'a Observed,
+) -> View<'a> {
+    static PLAIN: Recipe = Recipe {
+        template: None,
+        images: StringMap::new(),
+        image_pull_policy: None,
+        resources: None,
+    };
+    View {
+        snapshot,
+        sandbox,
+        observed,
+        recipe: &PLAIN,
+        expired: false,
+        now: T0,
+    }
+}
+
 fn word(plan: &Plan<Step>) -> String {
     assert!(!plan.why.is_empty(), "{plan:?}");
     match plan.steps.first() {
@@ -64,12 +85,7 @@ fn word(plan: &Plan<Step>) -> String {
 }
 
 fn next(snapshot: &SandboxSnapshot, sandbox: Option<&Sandbox>, observed: &Observed) -> String {
-    word(&plan_snapshot(View {
-        snapshot,
-        sandbox,
-        observed,
-        now: T0,
-    }))
+    word(&plan_snapshot(view(snapshot, sandbox, observed)))
 }
 
 #[test]
@@ -88,11 +104,17 @@ fn it_records_freezes_and_captures_once_its_sandbox_runs_or_sleeps() {
     for phase in Phase::ALL {
         let expected: [[&str; 5]; 2] = match phase {
             Phase::Running | Phase::Paused => [
-                ["rest", "rest", "→Capturing", "→Capturing", "→Failed"],
-                ["rest", "rest", "Freeze", "Capture", "→Failed"],
+                [
+                    "→Pending",
+                    "→Pending",
+                    "→Capturing",
+                    "→Capturing",
+                    "→Failed",
+                ],
+                ["→Capturing", "→Capturing", "Freeze", "Capture", "→Failed"],
             ],
             Phase::Stopping | Phase::Stopped | Phase::Failed => [["→Failed"; 5]; 2],
-            _ => [["rest"; 5]; 2],
+            _ => [["→Pending"; 5], ["→Capturing"; 5]],
         };
         for (snapshot, expected) in [&new, &begun].into_iter().zip(expected) {
             let sandbox = sandbox(phase);
@@ -111,12 +133,7 @@ fn a_sandbox_that_sleeps_on_a_layer_is_captured_already() {
     for phase in [SnapshotPhase::Pending, SnapshotPhase::Capturing] {
         for observed in [Observed::Absent, seen(WorkloadState::Frozen)] {
             let snapshot = snapshot(phase);
-            let plan = plan_snapshot(View {
-                snapshot: &snapshot,
-                sandbox: Some(&sandbox),
-                observed: &observed,
-                now: T0,
-            });
+            let plan = plan_snapshot(view(&snapshot, Some(&sandbox), &observed));
             let Some(Step::Publish(status)) = plan.steps.first() else {
                 panic!("{plan:?}");
             };
@@ -190,12 +207,8 @@ impl World {
     /// A turn of the snapshot in its sandbox's lane, until it rests or whoever does it dies.
     fn turn(&mut self) {
         for _ in 0..10 {
-            let mut plan = plan_snapshot(View {
-                snapshot: &self.snapshot,
-                sandbox: Some(&self.sandbox),
-                observed: &self.workload,
-                now: T0,
-            });
+            let mut plan =
+                plan_snapshot(view(&self.snapshot, Some(&self.sandbox), &self.workload));
             let Some(step) = plan.steps.pop() else {
                 return;
             };
@@ -212,8 +225,10 @@ impl World {
                         size: 1,
                         parent: None,
                     };
-                    self.snapshot.status = captured_as(&self.snapshot, &captured, T0);
+                    let view = view(&self.snapshot, Some(&self.sandbox), &self.workload);
+                    self.snapshot.status = captured_as(view, &captured);
                 }
+                Step::DeleteRecord => panic!("nothing expires here"),
             }
             if self.dies() {
                 return;
@@ -229,6 +244,7 @@ impl World {
                 sandbox: &self.sandbox,
                 observed: &self.workload,
                 due: crate::sandbox::Due::default(),
+                base: crate::sandbox::Base::Images,
                 recycle: model::pool::RecyclePolicy::Destroy,
                 now: T0,
             });
@@ -272,5 +288,88 @@ fn it_converges_after_a_crash_at_each_step_and_leaves_its_sandbox_as_it_was() {
             assert_eq!(world.workload, seen(state), "died at {life}");
             world.turn();
         }
+    }
+}
+
+fn id(n: u128) -> SandboxId {
+    SandboxId::from_random(n)
+}
+
+#[test]
+fn it_says_once_what_it_waits_for() {
+    let sandbox = sandbox(Phase::Starting);
+    let mut snapshot = snapshot(SnapshotPhase::Pending);
+    let plan = plan_snapshot(view(&snapshot, Some(&sandbox), &Observed::Absent));
+    let Some(Step::Publish(status)) = plan.steps.into_iter().next() else {
+        panic!("nothing is said");
+    };
+    assert_eq!(&*status.reason, "waits until its sandbox runs or sleeps");
+    snapshot.status = *status;
+    assert_eq!(next(&snapshot, Some(&sandbox), &Observed::Absent), "rest");
+}
+
+#[test]
+fn it_never_captures_another_delivery_than_it_was_asked_for() {
+    let seen = [
+        Observed::Absent,
+        seen(WorkloadState::Running),
+        seen(WorkloadState::Frozen),
+    ];
+    for phase in [Phase::Running, Phase::Paused, Phase::Idle, Phase::Starting] {
+        let mut other = sandbox(phase);
+        other.spec.sandbox_id = Some(id(2));
+        other.spec.pool = Some(Name::new("pool").unwrap());
+        let mut sleeping = other.clone();
+        sleeping.status.snapshot = Some(layer(1));
+        for begun in [SnapshotPhase::Pending, SnapshotPhase::Capturing] {
+            let mut asked = snapshot(begun);
+            asked.spec.sandbox_id = Some(id(1));
+            let mut bound = snapshot(begun);
+            bound.status.source = Some(Source {
+                uid: other.uid(),
+                epoch: Epoch(7),
+                sandbox_id: Some(id(2)),
+            });
+            let unnamed = snapshot(begun);
+            for snapshot in [asked, bound, unnamed] {
+                for (sandbox, seen) in [&other, &sleeping].into_iter().zip(seen.each_ref()) {
+                    let plan = plan_snapshot(view(&snapshot, Some(sandbox), seen));
+                    let Some(Step::Publish(status)) = plan.steps.first() else {
+                        panic!("{plan:?}");
+                    };
+                    assert_eq!(status.phase, SnapshotPhase::Failed);
+                    assert!(!status.reason.is_empty());
+                    assert!(status.containers.is_empty());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_workload_that_is_not_the_owners_is_not_captured() {
+    let mut sandbox = sandbox(Phase::Running);
+    sandbox.spec.epoch = Epoch(2);
+    let begun = snapshot(SnapshotPhase::Capturing);
+    for state in [WorkloadState::Running, WorkloadState::Frozen] {
+        assert_eq!(next(&begun, Some(&sandbox), &seen(state)), "→Capturing");
+    }
+}
+
+#[test]
+fn one_whose_time_is_over_goes_in_whichever_state_it_is() {
+    let sandbox = sandbox(Phase::Running);
+    for phase in [
+        SnapshotPhase::Pending,
+        SnapshotPhase::Capturing,
+        SnapshotPhase::Ready,
+        SnapshotPhase::Failed,
+    ] {
+        let snapshot = snapshot(phase);
+        let over = View {
+            expired: true,
+            ..view(&snapshot, Some(&sandbox), &Observed::Absent)
+        };
+        assert_eq!(word(&plan_snapshot(over)), "DeleteRecord");
     }
 }

@@ -141,6 +141,7 @@ impl World {
             sandbox: &self.record,
             observed: &self.workload,
             due: self.due(),
+            base: Base::Images,
             recycle: self.recycle,
             now: self.now,
         }
