@@ -292,6 +292,35 @@ impl Cgroup<'_> {
         &self.unified
     }
 
+    /// Where it is on every hierarchy that it has limits on.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
+        let version1 = self.version1.iter().map(|(_, path)| path.as_path());
+        version1.chain([self.unified.as_path()])
+    }
+
+    /// The limits in force, as the kernel writes them; those that it does not have are left out.
+    pub(crate) fn limits(&self) -> Vec<(&'static str, String)> {
+        const FILES: [&str; 8] = [
+            "cpu.max",
+            "cpu.cfs_quota_us",
+            "cpu.shares",
+            "memory.max",
+            "memory.limit_in_bytes",
+            "memory.oom.group",
+            "pids.max",
+            "cgroup.max.descendants",
+        ];
+        let mut all = Vec::new();
+        for directory in self.directories() {
+            for name in FILES {
+                if let Ok(value) = fs::read_to_string(directory.join(name)) {
+                    all.push((name, value.trim().to_owned()));
+                }
+            }
+        }
+        all
+    }
+
     /// Where it is on the hierarchy that a controller has of its own.
     pub(crate) fn version1(&self, controller: &str) -> Option<&Path> {
         let mut all = self.version1.iter();
