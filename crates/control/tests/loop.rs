@@ -124,6 +124,7 @@ fn template() -> TemplateSpec {
         teams: Vec::new(),
         runtime_class: RuntimeClass::Native,
         sudo: false,
+        aliases: Vec::new(),
     }
 }
 

@@ -78,8 +78,19 @@ pub(crate) async fn second(call: Call) -> Answer {
     if template.is_some_and(|name| name.contains(':')) {
         return Err(Refusal::bad_field("template", "name it without a tag"));
     }
-    let of_template =
-        |s: &Sandbox| template.is_none_or(|name| template_of(s) == name || alias_of(s) == name);
+    // An alias stands for a template; a name that stands for nothing any more may have made some.
+    let meant = template.and_then(|name| call.api.meant(&call.caller.team, name).ok());
+    let meant = meant.filter(|meant| meant.pool.is_none());
+    let of_template = |s: &Sandbox| {
+        template.is_none_or(|name| {
+            let of = template_of(s);
+            of == name
+                || alias_of(s) == name
+                || meant
+                    .as_ref()
+                    .is_some_and(|meant| meant.template.as_str() == of)
+        })
+    };
     let wanted = Wanted {
         team: &call.caller.team,
         running,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cache::PoolIndex;
 use model::{
     Key, Name, Namespace, SandboxPool, SandboxTemplate, Spec as _, pool::PoolSpec,
-    template::TemplateSpec,
+    snapshot::DEFAULT_TAG, template::TemplateSpec,
 };
 
 use crate::{refusal::Refusal, service::E2b};
@@ -26,8 +26,9 @@ impl E2b {
     /// another team's and a tag that does not exist are not found.
     pub(crate) fn meant(&self, team: &Namespace, text: &str) -> Result<Meant, Refusal> {
         let unknown = || Refusal::no_template(text);
-        let name = plain(team, text).ok_or_else(unknown)?;
-        if let Some(pool) = self.pool(team, &name) {
+        let (name, tag) = plain(team, text).ok_or_else(unknown)?;
+        let own_name = Name::new(name).ok().filter(|_| tag == DEFAULT_TAG);
+        if let Some(pool) = own_name.as_ref().and_then(|name| self.pool(team, name)) {
             let template = pool.spec.template.clone();
             return Ok(Meant {
                 found: self.template(team, &template),
@@ -35,12 +36,31 @@ impl E2b {
                 pool: Some(pool),
             });
         }
-        let found = self.template(team, &name).ok_or_else(unknown)?;
+        let found = own_name
+            .and_then(|name| self.template(team, &name))
+            .or_else(|| self.template_by_alias(team, name, tag))
+            .ok_or_else(unknown)?;
         Ok(Meant {
-            template: name,
+            template: found.metadata.name.clone(),
             found: Some(found),
             pool: None,
         })
+    }
+
+    /// The first by name of those templates with an alias that a team may use.
+    fn template_by_alias(
+        &self,
+        team: &Namespace,
+        name: &str,
+        tag: &str,
+    ) -> Option<Arc<SandboxTemplate>> {
+        self.caches
+            .templates
+            .find_all()
+            .into_iter()
+            .filter(|t| t.spec.aliases().any(|alias| alias == (name, tag)))
+            .filter(|t| may_use(team, t) && !t.metadata.is_deleting())
+            .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
     }
 
     /// A template that a team may use.
@@ -84,14 +104,13 @@ pub(crate) fn may_use(team: &Namespace, template: &SandboxTemplate) -> bool {
     template.spec.teams.is_empty() || template.spec.teams.contains(team)
 }
 
-/// The name without the team and the default tag; `None` if it can be nobody's here.
-fn plain(team: &Namespace, text: &str) -> Option<Name> {
-    let (name, tag) = text.split_once(':').unwrap_or((text, "default"));
-    let name = match name.split_once('/') {
-        Some((of, name)) => (of == team.as_str()).then_some(name)?,
-        None => name,
-    };
-    (tag == "default").then(|| Name::new(name).ok())?
+/// The name without the team, and the tag; `None` if it is another team's.
+fn plain<'a>(team: &Namespace, text: &'a str) -> Option<(&'a str, &'a str)> {
+    let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
+    match name.split_once('/') {
+        Some((of, name)) => (of == team.as_str()).then_some((name, tag)),
+        None => Some((name, tag)),
+    }
 }
 
 #[cfg(test)]
@@ -99,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lose_their_own_team_and_the_default_tag() {
+    fn names_lose_their_own_team_and_have_a_tag() {
         let team = Namespace::new("a").unwrap();
-        let plain = |text| plain(&team, text).map(|n| n.to_string());
         for good in ["base", "a/base", "base:default", "a/base:default"] {
-            assert_eq!(plain(good).as_deref(), Some("base"), "{good}");
+            assert_eq!(plain(&team, good), Some(("base", "default")), "{good}");
         }
-        for bad in ["b/base", "base:v2", "", "a/", ":", "a/b/c", "Base", "base:"] {
-            assert_eq!(plain(bad), None, "{bad}");
-        }
+        assert_eq!(plain(&team, "a/base:v2"), Some(("base", "v2")));
+        assert_eq!(plain(&team, "b/base"), None);
+        // What is left is nobody's name or alias, and is found nowhere.
+        assert_eq!(plain(&team, "a/b/c"), Some(("b/c", "default")));
     }
 }

@@ -65,9 +65,15 @@ fn operation(route: &Route, error: &Value, schemas: &mut SchemaGenerator) -> Val
         },
     });
     if let Some((schema, required)) = route.takes {
+        let schema = schema(schemas).to_value();
+        // Where a body may be left out, `null` says the same.
+        let schema = match required {
+            true => schema,
+            false => json!({"allOf": [schema], "nullable": true}),
+        };
         operation["requestBody"] = json!({
             "required": required,
-            "content": {"application/json": {"schema": schema(schemas)}},
+            "content": {"application/json": {"schema": schema}},
         });
     }
     operation

@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Route> {
     SERVED.iter().chain(&REFUSED)
 }
 
-static SERVED: [Route; 31] = [
+static SERVED: [Route; 32] = [
     Route::new(
         Get,
         "/health",
@@ -229,6 +229,14 @@ static SERVED: [Route; 31] = [
         |call| Box::pin(templates::get(call)),
     )
     .gives::<wire::TemplateWithBuilds>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/tags",
+        "The tags of a template",
+        &[200, 404],
+        |call| Box::pin(templates::tags(call)),
+    )
+    .gives::<Vec<wire::TemplateTag>>(),
     Route::new(Get, "/teams", "The caller's team", &[200], |call| {
         Box::pin(teams::list(call))
     })
@@ -292,7 +300,7 @@ macro_rules! refused {
     };
 }
 
-static REFUSED: [Route; 52] = refused! {
+static REFUSED: [Route; 51] = refused! {
     "snapshots": Get "/snapshots";
     "template builds":
         Post "/templates",
@@ -310,7 +318,6 @@ static REFUSED: [Route; 52] = refused! {
     "template tags":
         Post "/templates/tags",
         Delete "/templates/tags",
-        Get "/templates/{templateID}/tags",
         Get "/templates/{templateID}/tags/count",
         Get "/templates/{templateID}/tags/exists",
         Get "/templates/{templateID}/tags/groups",

@@ -1,8 +1,12 @@
 //! Templates, as far as they are read: those of the installation that a team may use, and the
 //! team's own pools, which are created from by name like templates.
 
+use std::collections::BTreeSet;
+
 use http::StatusCode;
-use model::{Namespace, Object, SandboxTemplate, Spec, Timestamp, sandbox::Resources};
+use model::{
+    Namespace, Object, SandboxTemplate, Spec, Timestamp, sandbox::Resources, snapshot::DEFAULT_TAG,
+};
 
 use crate::{
     list::{MAX_PAGE, NEXT_TOKEN},
@@ -10,7 +14,7 @@ use crate::{
     refusal::Refusal,
     route::{Answer, Call, Param, json},
     service::E2b,
-    wire::{Template, TemplateAlias, TemplateBuild, TemplateWithBuilds},
+    wire::{Template, TemplateAlias, TemplateBuild, TemplateTag, TemplateWithBuilds},
 };
 
 pub(crate) const FIRST_QUERY: &[Param] = &[Param::new(
@@ -88,6 +92,27 @@ pub(crate) async fn alias(call: Call) -> Answer {
     json(StatusCode::OK, &alias)
 }
 
+/// `GET /templates/{id}/tags`: all stand for the one build there is.
+pub(crate) async fn tags(call: Call) -> Answer {
+    let (team, asked) = (&call.caller.team, call.subject());
+    let template = call.api.one(team, asked)?;
+    let meant = call.api.meant(team, asked)?;
+    let own = meant.found.filter(|_| meant.pool.is_none());
+    let mut tags = BTreeSet::from([DEFAULT_TAG.to_owned()]);
+    if let Some(own) = &own {
+        tags.extend(own.spec.aliases().map(|(_, tag)| tag.to_owned()));
+    }
+    let tags: Vec<TemplateTag> = tags
+        .into_iter()
+        .map(|tag| TemplateTag {
+            tag,
+            build_id: template.build_id.clone(),
+            created_at: template.created_at,
+        })
+        .collect();
+    json(StatusCode::OK, &tags)
+}
+
 fn shown(call: &Call) -> Vec<Template> {
     let team = &call.caller.team;
     match call.query.get("teamID") {
@@ -139,10 +164,18 @@ impl E2b {
         template: Option<&SandboxTemplate>,
     ) -> Template {
         let name = object.metadata.name.to_string();
+        let is_pool = object.metadata.namespace.is_some();
+        let mut names = vec![name.clone()];
+        if let Some(template) = template.filter(|_| !is_pool) {
+            for (alias, _) in template.spec.aliases() {
+                if !names.iter().any(|known| known == alias) {
+                    names.push(alias.to_owned());
+                }
+            }
+        }
         let sizes = self.sizes(own, template);
         let created = object.metadata.creation_timestamp;
         let created = created.unwrap_or(Timestamp::from_micros(0));
-        let is_pool = object.metadata.namespace.is_some();
         Template {
             // Python reads it as a UUID, which the record's own identity is.
             build_id: object.uid().to_string(),
@@ -150,8 +183,8 @@ impl E2b {
             memory_mb: sizes.memory_mib,
             disk_size_mb: sizes.disk_mib,
             public: !is_pool && template.is_some_and(|t| t.spec.teams.is_empty()),
-            aliases: vec![name.clone()],
-            names: vec![name.clone()],
+            aliases: names.clone(),
+            names,
             created_at: created,
             updated_at: created,
             created_by: None,

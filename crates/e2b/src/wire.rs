@@ -338,6 +338,16 @@ pub(crate) struct TemplateBuild {
     pub(crate) envd_version: String,
 }
 
+/// A tag of a template.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TemplateTag {
+    pub(crate) tag: String,
+    #[serde(rename = "buildID")]
+    pub(crate) build_id: String,
+    pub(crate) created_at: Timestamp,
+}
+
 /// What an alias stands for.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct TemplateAlias {

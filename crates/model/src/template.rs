@@ -7,13 +7,14 @@ use crate::{
     Generation, KindName, Namespace, StringMap,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{PausePolicy, Resources},
+    snapshot::DEFAULT_TAG,
 };
 
 /// A template.
 pub type SandboxTemplate = Object<TemplateSpec>;
 
 /// What sandboxes made from a template are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateSpec {
     /// The image of the main container.
@@ -51,6 +52,18 @@ pub struct TemplateSpec {
     /// Teams that may use it; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub teams: Vec<Namespace>,
+    /// Other names it answers to besides its own, each as `name` or `name:tag`. A name of a
+    /// template goes before an alias, and of several with the same alias the first by name is meant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<Box<str>>,
+}
+
+impl TemplateSpec {
+    /// The names and tags of its aliases.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.aliases.iter().map(|alias| &**alias);
+        all.map(|alias| alias.split_once(':').unwrap_or((alias, DEFAULT_TAG)))
+    }
 }
 
 impl Spec for TemplateSpec {

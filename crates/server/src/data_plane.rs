@@ -289,6 +289,7 @@ async fn ensure_base_template(store: &dyn Store) -> anyhow::Result<()> {
         workdir: None,
         pause_policy: None,
         teams: Vec::new(),
+        aliases: Vec::new(),
     };
     let template = SandboxTemplate::new(Metadata::new(None, name(BASE)?), spec);
     match store.create_object(&template).await {

@@ -429,6 +429,7 @@ fn template(number: usize) -> SandboxTemplate {
         teams: Vec::new(),
         runtime_class: RuntimeClass::default(),
         sudo: false,
+        aliases: Vec::new(),
     };
     SandboxTemplate::new(Metadata::new(None, name("base")), spec)
 }

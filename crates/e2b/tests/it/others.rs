@@ -2,10 +2,11 @@
 
 use auth::key::NewKey;
 use e2b::{Ending, ports::Sample};
-use model::{SandboxId, Timestamp, team::Quotas};
+use model::{Metadata, SandboxId, SandboxTemplate, Timestamp, team::Quotas};
 use serde_json::{Value, json};
+use store::StoreExt as _;
 
-use crate::support::{World, team};
+use crate::support::{World, name, team, template};
 
 #[tokio::test(start_paused = true)]
 async fn metrics_are_those_that_were_sampled() {
@@ -140,6 +141,58 @@ async fn templates_are_those_a_team_may_use() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_template_answers_to_its_aliases_and_their_tags() {
+    let world = World::new().await;
+    let (a, b) = (world.client("a").await, world.client("b").await);
+    for (called, teams, aliases) in [
+        ("node-22", &[][..], &["node", "node:22", "js_runtime"][..]),
+        ("secret-node", &["b"][..], &["node", "hidden"][..]),
+    ] {
+        let mut spec = template(teams);
+        spec.aliases = aliases.iter().map(|alias| (*alias).into()).collect();
+        let object = SandboxTemplate::new(Metadata::new(None, name(called)), spec);
+        world.store.create_object(&object).await.unwrap();
+    }
+    world.settle().await;
+    for known in ["node", "node:22", "js_runtime", "a/node:default", "node-22"] {
+        let known = known.replace('/', "%2F").replace(':', "%3A");
+        let reply = a.get(&format!("/templates/aliases/{known}")).await;
+        let expected = json!({"templateID": "node-22", "public": true});
+        assert_eq!(reply.body, expected, "{known}");
+        let whole = a.get(&format!("/templates/{known}")).await.body;
+        assert_eq!(whole["aliases"], json!(["node-22", "node", "js_runtime"]));
+    }
+    for unknown in [
+        "hidden",
+        "node:18",
+        "node-22:22",
+        "b/node",
+        "js_runtime:22",
+        "Node",
+        "",
+    ] {
+        let path = unknown.replace('/', "%2F").replace(':', "%3A");
+        let reply = a.get(&format!("/templates/aliases/{path}")).await;
+        assert_eq!(reply.status, 404, "{unknown}");
+    }
+    // Another's alias of the same name changes nothing for those who may not use it.
+    assert_eq!(b.get("/templates/aliases/hidden").await.status, 200);
+    let tags = a.get("/templates/node/tags").await.body;
+    let tags: Vec<_> = tags.as_array().unwrap().iter().map(|t| &t["tag"]).collect();
+    assert_eq!(tags, ["22", "default"]);
+    let id = a.create(json!({"templateID": "node:22"})).await;
+    assert_eq!(a.detail(&id).await["templateID"], "node-22");
+    for (filter, count) in [("node", 1), ("node-22", 1), ("js_runtime", 1), ("base", 0)] {
+        let listed = a
+            .get(&format!("/v2/sandboxes?template={filter}"))
+            .await
+            .body;
+        assert_eq!(listed.as_array().unwrap().len(), count, "{filter}");
+    }
+    assert_eq!(a.get("/v2/sandboxes?template=node:22").await.status, 400);
+}
+
+#[tokio::test(start_paused = true)]
 async fn keys_are_made_listed_renamed_and_revoked() {
     let world = World::new().await;
     let client = world.client("a").await;
@@ -212,7 +265,7 @@ async fn what_is_not_built_says_so_and_is_counted() {
         ("/volumes", "volumes"),
         ("/secrets", "secrets"),
         ("/events/webhooks", "webhooks"),
-        ("/templates/base/tags", "tags"),
+        ("/templates/base/tags/count", "tags"),
         ("/admin/anything/else", "admin"),
     ] {
         let reply = client.get(path).await;

@@ -13,7 +13,7 @@ use model::{
     Metadata, Name, Namespace, Object, SandboxPool, SandboxTemplate,
     pool::{PoolSpec, RecyclePolicy},
     team::{Quotas, TeamSpec},
-    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
+    template::{ImagePullPolicy, TemplateSpec},
 };
 use runtime::fake::FakeRuntime;
 use serde_json::{Value, json};
@@ -78,16 +78,8 @@ pub(crate) fn template(teams: &[&str]) -> TemplateSpec {
     TemplateSpec {
         image: "base".into(),
         image_pull_policy: ImagePullPolicy::Never,
-        start_command: Vec::new(),
-        ready_command: Vec::new(),
-        resources: None,
-        env: model::StringMap::new(),
-        user: None,
-        workdir: None,
-        pause_policy: None,
         teams: teams.iter().map(|t| team(t)).collect(),
-        runtime_class: RuntimeClass::Native,
-        sudo: false,
+        ..TemplateSpec::default()
     }
 }
 

@@ -222,6 +222,7 @@ fn operation(info: &KindInfo, place: &str, verb: &Verb) -> Value {
     } else {
         object.clone()
     };
+    let status = format!("{META}.Status");
     let content = |schema: &str| json!({"application/json": {"schema": reference(schema)}});
     let mut operation = json!({
         "tags": ["dormouseDev_v1alpha1"],
@@ -230,7 +231,8 @@ fn operation(info: &KindInfo, place: &str, verb: &Verb) -> Value {
         "parameters": verb.parameters.iter().map(|p| parameter(p)).collect::<Vec<_>>(),
         "responses": {
             "200": {"description": "OK", "content": content(&answer)},
-            "401": {"description": "Unauthorized"},
+            "401": {"description": "Unauthorized", "content": content(&status)},
+            "default": {"description": "Refused or failed", "content": content(&status)},
         },
         "x-kubernetes-action": verb.action,
         "x-kubernetes-group-version-kind": gvk(info),
@@ -263,8 +265,7 @@ fn operation(info: &KindInfo, place: &str, verb: &Verb) -> Value {
             json!({"description": "Created", "content": content(&object)});
     }
     if matches!(verb.body, Body::DeleteOptions) && !verb.answers_list {
-        operation["responses"]["200"] =
-            json!({"description": "OK", "content": content(&format!("{META}.Status"))});
+        operation["responses"]["200"] = json!({"description": "OK", "content": content(&status)});
     }
     operation
 }

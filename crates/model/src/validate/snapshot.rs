@@ -1,5 +1,7 @@
 //! Rules for snapshots.
 
+use std::collections::BTreeSet;
+
 use super::{Cause, Problems, Rules, sandbox::MAX_SECONDS, text};
 use crate::{
     kinds::Minting,
@@ -8,6 +10,9 @@ use crate::{
 };
 
 const MAX_ALIAS: usize = 128;
+const MAX_ALIASES: usize = 64;
+const ALIAS: &str = "write it once, as name or name:tag, of lower-case letters, digits, - and _; a \
+                     tag may have dots";
 
 impl Rules for SnapshotSpec {
     fn complete(object: &mut Object<Self>, _: &Minting) {
@@ -28,8 +33,7 @@ impl Rules for SnapshotSpec {
                 "spec.alias",
                 Cause::Invalid,
                 format!("{alias:?} is not an alias"),
-                "write it as name or name:tag, of lower-case letters, digits, - and _; a tag may \
-                 have dots",
+                ALIAS,
             );
         }
         if let Some(seconds) = spec.expire_after_seconds {
@@ -44,6 +48,26 @@ impl Rules for SnapshotSpec {
         problems.immutable("spec.sandboxId", &old.sandbox_id, &new.sandbox_id, ANOTHER);
         problems.immutable("spec.alias", &old.alias, &new.alias, ANOTHER);
         problems.immutable("spec.registry", &old.registry, &new.registry, ANOTHER);
+    }
+}
+
+/// Names and tags, each once; a name without a tag has the default one.
+pub(super) fn aliases(field: &str, all: &[Box<str>], problems: &mut Problems) {
+    problems.at_most(field, all.len(), MAX_ALIASES);
+    let mut known = BTreeSet::new();
+    for (i, alias) in all.iter().enumerate() {
+        let split = alias.split_once(':').unwrap_or((alias, DEFAULT_TAG));
+        let cause = match (is_alias(alias), known.insert(split)) {
+            (true, true) => continue,
+            (true, false) => Cause::Duplicate,
+            (false, _) => Cause::Invalid,
+        };
+        problems.add(
+            format!("{field}[{i}]"),
+            cause,
+            format!("{alias:?} is not an alias, or was named before"),
+            ALIAS,
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rules for templates.
 
-use super::{Cause, Problems, Rules, sandbox, text};
+use super::{Cause, Problems, Rules, sandbox, snapshot, text};
 use crate::{meta::Object, template::TemplateSpec};
 
 const MAX_TEAMS: usize = 1000;
@@ -39,6 +39,7 @@ impl Rules for TemplateSpec {
                 "start it with '/' and use at most 4096 bytes",
             );
         }
+        snapshot::aliases("spec.aliases", &spec.aliases, problems);
         problems.at_most("spec.teams", spec.teams.len(), MAX_TEAMS);
         for (i, team) in spec.teams.iter().enumerate() {
             if spec.teams[..i].contains(team) {

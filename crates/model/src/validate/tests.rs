@@ -119,6 +119,21 @@ fn each_rule_names_its_field() {
             json!({"pausePolicy": {"snapshotRegistry": "https://x"}}),
             "spec.pausePolicy.snapshotRegistry",
         ),
+        (
+            "Sandbox",
+            json!({"timeouts": {"pausedRetentionSeconds": 0}}),
+            "spec.timeouts.pausedRetentionSeconds",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "base", "aliases": ["node", "Node"]}),
+            "spec.aliases[1]",
+        ),
+        (
+            "SandboxTemplate",
+            json!({"image": "base", "aliases": ["node", "node:default"]}),
+            "spec.aliases[1]",
+        ),
         ("SandboxPool", pool(3, 2, 5), "spec.minIdle"),
         ("SandboxPool", pool(1, 6, 5), "spec.maxIdle"),
         ("SandboxPool", pool(0, 0, 1_000_000), "spec.max"),
