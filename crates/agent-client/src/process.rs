@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
 use wire::{
     connect::{self, Deframer, Message},
-    envd::{KEEPALIVE_HEADER, TIMEOUT_HEADER},
+    envd::{BOOT_HEADER, KEEPALIVE_HEADER, TIMEOUT_HEADER},
     process::{
         self, EndEvent, EventResponse, ProcessEvent, ProcessInput, ProcessRequest, ProcessSelector,
         StartRequest, StreamInputData, StreamInputRequest, StreamInputStart,
@@ -48,6 +48,9 @@ pub struct StartOptions {
     pub timeout: Option<Duration>,
     /// How long the agent may be silent before it sends a sign of life; at least a second.
     pub keepalive: Option<Duration>,
+    /// Whether this is the sandbox's start command: an agent starts one in its life, and keeps what
+    /// it says.
+    pub boot: bool,
 }
 
 /// What happens to a process.
@@ -138,7 +141,7 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidArgument` if it cannot be started as asked, `Unauthenticated` if there is no such
-    /// user, `ResourceExhausted` if the sandbox is full.
+    /// user, `ResourceExhausted` if the sandbox is full, `AlreadyExists` for a second start command.
     pub async fn start(&self, request: &StartRequest, options: StartOptions) -> Result<Process> {
         let mut call = self.stream("Start", one(request))?;
         let headers = call.headers_mut();
@@ -149,6 +152,9 @@ impl Client {
         }
         if let Some(keepalive) = options.keepalive {
             headers.insert(KEEPALIVE_HEADER, keepalive.as_secs().max(1).into());
+        }
+        if options.boot {
+            headers.insert(BOOT_HEADER, HeaderValue::from_static("1"));
         }
         self.follow(call).await
     }

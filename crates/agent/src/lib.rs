@@ -5,7 +5,7 @@
 //! PID 1, and everything it is told comes from whoever holds the sandbox's access token.
 //!
 //! ```text
-//! server ─▶ http ─▶ rpc ─▶ process ─▶ spawn, children, fan
+//! server ─▶ http ─▶ rpc ─▶ process ─▶ spawn, children, fan, output
 //!             │       └──▶ filesystem ─▶ entry, watch
 //!             └──▶ files ─▶ upload, download
 //! ```
@@ -21,6 +21,7 @@ mod files;
 mod filesystem;
 mod http;
 mod metrics;
+mod output;
 mod paths;
 mod pid1;
 mod poll;

@@ -37,6 +37,7 @@ use wire::{
 use crate::{
     children::{Exit, signal_name},
     fan::{Event, Fan, Listener, Source},
+    output::Output as KeptOutput,
     paths, poll,
     rpc::{Call, Inputs},
     server::Agent,
@@ -65,6 +66,8 @@ pub(crate) struct Processes(Mutex<Tables>);
 struct Tables {
     running: BTreeMap<u32, Arc<Process>>,
     ended: BTreeMap<u32, Arc<Process>>,
+    /// Whether the sandbox's start command was started.
+    booted: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +146,12 @@ pub(crate) async fn start(
     call: Call,
     request: StartRequest,
 ) -> Result<Listener<Event>, Error> {
+    if call.boot && agent.processes.0.lock().booted {
+        return Err(Error::new(
+            Code::AlreadyExists,
+            "the start command was started before",
+        ));
+    }
     let user = agent.user(call.username.as_deref())?;
     let config = request.process.unwrap_or_default();
     let cwd = config.cwd.as_deref().unwrap_or_default();
@@ -167,7 +176,10 @@ pub(crate) async fn start(
     let env = agent.settings.env();
     let spawned = spawn::spawn(&agent.children, &config, &user, &cwd, env, ends)
         .map_err(|why| spawn_error(&config.cmd, &why))?;
-    adopt(&agent, spawned, config, request.tag, call.deadline)
+    if call.boot {
+        agent.processes.0.lock().booted = true;
+    }
+    adopt(&agent, spawned, config, request.tag, &call)
         .map_err(|why| Error::new(Code::Internal, format!("attach to the process: {why}")))
 }
 
@@ -187,7 +199,7 @@ fn adopt(
     spawned: Spawned,
     config: ProcessConfig,
     tag: Option<String>,
-    deadline: Option<Instant>,
+    call: &Call,
 ) -> io::Result<Listener<Event>> {
     let stop = CancellationToken::new();
     let mut outputs = Vec::new();
@@ -228,6 +240,10 @@ fn adopt(
         over: CancellationToken::new(),
     });
     let listener = process.fan.listen(pid);
+    if call.boot {
+        let output = KeptOutput::new(Arc::clone(&agent.clock));
+        agent.tasks.spawn(output.keep(process.fan.listen(pid)));
+    }
     {
         let mut tables = agent.processes.0.lock();
         // The number may have been that of another one before.
@@ -246,7 +262,7 @@ fn adopt(
         agent: Arc::clone(agent),
         process,
         stop,
-        deadline,
+        deadline: call.deadline,
     };
     agent.tasks.spawn(life.watch(spawned.exit, readers));
     Ok(listener)

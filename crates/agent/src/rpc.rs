@@ -18,7 +18,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming};
 use tokio::time::{Instant, Sleep};
 use wire::{
     connect::{self, Code, Codec, Deframer, Error, Kind, Message},
-    envd::{KEEPALIVE_HEADER, TIMEOUT_HEADER},
+    envd::{BOOT_HEADER, KEEPALIVE_HEADER, TIMEOUT_HEADER},
     process::{Empty, EventResponse, KeepAlive, ProcessEvent, StartEvent},
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct Call {
     pub(crate) deadline: Option<Instant>,
     pub(crate) keepalive: Duration,
     pub(crate) old_client: bool,
+    /// Whether it starts the sandbox's start command.
+    pub(crate) boot: bool,
 }
 
 impl Call {
@@ -61,6 +63,7 @@ impl Call {
             old_client: headers
                 .get(header::USER_AGENT)
                 .is_some_and(|agent| agent.as_bytes() == OLD_CLIENT),
+            boot: headers.contains_key(BOOT_HEADER),
         })
     }
 }

@@ -108,8 +108,8 @@ impl Settings {
             }
             next.env = env;
         }
-        if let Some(token) = request.access_token.filter(|token| !token.is_empty()) {
-            next.token = Some(token);
+        if let Some(token) = request.access_token {
+            next.token = Some(token).filter(|token| !token.is_empty());
         }
         if let Some(user) = request.default_user.filter(|user| !user.is_empty()) {
             next.user = user;
@@ -209,6 +209,13 @@ mod tests {
         assert_eq!(settings.init(first, None), Init::Applied);
         assert_eq!(settings.init(other, Some(b"a")), Init::Applied);
         assert_eq!(settings.access(Some(b"b")), Access::Allowed);
+        let none = InitRequest {
+            access_token: Some("".into()),
+            ..InitRequest::default()
+        };
+        assert_eq!(settings.init(none.clone(), None), Init::Denied);
+        assert_eq!(settings.init(none, Some(b"b")), Init::Applied);
+        assert_eq!(settings.access(None), Access::Allowed);
     }
 
     #[test]

@@ -69,9 +69,7 @@ pub(crate) fn of(world: &World, sandbox: &Sandbox) -> Recipe {
     Recipe {
         template: name_of_template(sandbox).cloned(),
         images: images_of(sandbox, template.as_deref()),
-        image_pull_policy: spec
-            .image_pull_policy
-            .or_else(|| origin?.image_pull_policy),
+        image_pull_policy: spec.image_pull_policy.or_else(|| origin?.image_pull_policy),
         resources: spec.resources.or_else(|| origin?.resources),
     }
 }

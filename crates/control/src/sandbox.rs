@@ -1,14 +1,14 @@
 //! Drives one sandbox: look, plan, perform one step, look again.
 
 use model::{
-    Key, Sandbox, Spec as _, StringMap, Timestamp,
+    Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
-    workload::{Arming, Fence, Observed, WorkloadSpec},
+    workload::{Arming, Boot, Booting, Fence, Observed, WorkloadSpec},
 };
 use plan::{
     failure::{after_failure, taken_over},
-    sandbox::{Due, Intent, Step, View, asleep, plan_sandbox, unknown},
+    sandbox::{Due, Intent, Step, View, asleep, not_up, plan_sandbox, unknown},
     snapshot::MAIN_CONTAINER,
     timers::{Timers, timers},
 };
@@ -130,7 +130,12 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                     None => Err(Done::Again),
                 }
             }
-            Effect::Done => Err(Done::Again),
+            Effect::Done | Effect::UnderWay => Err(Done::Again),
+        },
+        // It goes on by itself; meanwhile others get their turn, and a deletion is heard.
+        Step::Boot => match run(world, view, &step).await? {
+            Effect::UnderWay => Err(Done::Again),
+            Effect::Done | Effect::Captured(_) => Ok(sandbox.clone()),
         },
         Step::Create(_)
         | Step::Arm
@@ -149,6 +154,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
 /// What a step on the runtime brought.
 enum Effect {
     Done,
+    UnderWay,
     Captured(model::Digest),
 }
 
@@ -172,6 +178,9 @@ async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done>
     let mut next = sandbox.clone();
     let hopeless = !error.is_retryable();
     next.status = after_failure(sandbox, step, &error.to_string(), hopeless, view.now);
+    if let RuntimeError::NotReady { failure, detail } = &error {
+        next.status = not_up(next.status, *failure, detail, view.now);
+    }
     if let Err(done) = world.write_status(&next).await {
         // The failed call may still take effect, and its number was not used up: the next turn
         // takes over from it as from another loop's.
@@ -189,6 +198,10 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let spec = workload_spec(world, sandbox, from.clone())?;
             runtime.create(fence, &spec).await?;
         }
+        Step::Boot => match runtime.boot(fence).await? {
+            Booting::Done => {}
+            Booting::UnderWay => return Ok(Effect::UnderWay),
+        },
         Step::Arm => runtime.arm(fence, &arming(world, sandbox)).await?,
         Step::SwapImages => {
             let spec = workload_spec(world, sandbox, None)?;
@@ -278,7 +291,29 @@ fn workload_spec(
         resources,
         network: spec.network.clone(),
         from,
+        boot: template.as_deref().and_then(boot_of),
     })
+}
+
+/// The commands of a template. They run before anybody owns the sandbox, so they are told nothing
+/// of an owner's.
+fn boot_of(template: &SandboxTemplate) -> Option<Box<Boot>> {
+    let spec = &template.spec;
+    if spec.start_command.is_empty() && spec.ready_command.is_empty() {
+        return None;
+    }
+    let mut env = StringMap::new();
+    env.insert("E2B_TEMPLATE_ID", template.metadata.name.as_str());
+    for (name, value) in spec.env.iter() {
+        env.insert(name, value);
+    }
+    Some(Box::new(Boot {
+        start: spec.start_command.clone(),
+        ready: spec.ready_command.clone(),
+        env,
+        user: spec.user.clone(),
+        workdir: spec.workdir.clone(),
+    }))
 }
 
 fn arming(world: &World, sandbox: &Sandbox) -> Arming {

@@ -95,6 +95,18 @@ impl World {
         self.store.update_spec(&next).await.unwrap();
     }
 
+    async fn ends_within(&self, control: &Control, sandbox: &Sandbox, seconds: u64) {
+        let key = sandbox.key();
+        let now: Sandbox = self.store.find(&key).await.unwrap().unwrap();
+        self.store.delete_object(&now).await.unwrap();
+        let gone = cache::condition::gone(sandbox.uid());
+        let sandboxes = &control.caches().sandboxes;
+        sandboxes
+            .wait_for(&key, gone, in_seconds(seconds))
+            .await
+            .unwrap();
+    }
+
     async fn becomes(&self, control: &Control, sandbox: &Sandbox, phase: Phase) -> Arc<Sandbox> {
         let is = move |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == phase);
         let found = control
@@ -252,4 +264,67 @@ async fn events_are_counted_not_repeated_and_bounded_per_object() {
     assert_eq!(paused.len(), 1, "{events:?}");
     assert_eq!(paused[0].spec.count, 5);
     assert!(events.len() <= model::event::MAX_EVENTS_PER_OBJECT);
+}
+
+/// Gives the template commands.
+async fn with_commands(world: &World) {
+    let key = model::Key {
+        kind: <TemplateSpec as model::Spec>::KIND,
+        namespace: None,
+        name: Name::new("base").unwrap(),
+    };
+    let mut template: SandboxTemplate = world.store.find(&key).await.unwrap().unwrap();
+    template.spec.start_command = vec!["/bin/serve".into()];
+    template.spec.ready_command = vec!["/bin/true".into()];
+    world.store.update_spec(&template).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_ready_once_its_commands_brought_it_up_and_can_be_removed_before() {
+    let world = World::new().await;
+    with_commands(&world).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Boot => CallFault::Slow(Duration::from_secs(20)),
+        _ => CallFault::None,
+    });
+    let control = world.start().await;
+    let sandbox = world.create().await;
+    let began = Instant::now();
+    world.becomes(&control, &sandbox, Phase::Running).await;
+    assert!(began.elapsed() >= Duration::from_secs(20), "virtual time");
+    assert_eq!(world.runtime.truth()[&sandbox.uid()].boots, 1);
+    for state in [DesiredState::Paused, DesiredState::Running] {
+        world.wants(&sandbox, state).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.runtime.truth()[&sandbox.uid()].boots, 1, "a thaw");
+    world.ends_within(&control, &sandbox, 10).await;
+    let sandbox = world.create().await;
+    world.becomes(&control, &sandbox, Phase::Starting).await;
+    world.ends_within(&control, &sandbox, 5).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_its_commands_do_not_bring_up_says_why() {
+    let world = World::new().await;
+    with_commands(&world).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Boot => CallFault::NeverReady,
+        _ => CallFault::None,
+    });
+    let control = world.start().await;
+    let sandbox = world.create().await;
+    let failed = world.becomes(&control, &sandbox, Phase::Failed).await;
+    let operation = failed.status.last_operation.as_ref().unwrap();
+    assert_eq!(operation.attempts, 1, "it would be in vain");
+    let error = operation.error.as_deref().unwrap();
+    assert_eq!(error, "its ready command did not succeed in time: injected");
+    let condition = failed
+        .status
+        .conditions
+        .iter()
+        .find(|c| &*c.kind == model::sandbox::BOOTED_CONDITION)
+        .unwrap();
+    assert_eq!(&*condition.reason, "NotReadyInTime");
+    assert!(world.runtime.truth().is_empty(), "nothing is left of it");
 }

@@ -15,6 +15,9 @@ use crate::{
 /// A sandbox.
 pub type Sandbox = Object<SandboxSpec>;
 
+/// The condition that says whether its template's commands have brought it up. Absent where they
+/// never failed to.
+pub const BOOTED_CONDITION: &str = "Booted";
 /// Held by control while a workload may exist: the record outlives what it describes.
 pub const SANDBOX_FINALIZER: &str = "dormouse.dev/workload";
 

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     Digest, Epoch, Generation, OperationId, StringMap, Uid,
     sandbox::{Address, NetworkPolicy, Resources},
@@ -46,6 +48,71 @@ pub struct WorkloadSpec {
     pub network: Option<Box<NetworkPolicy>>,
     /// The captured layer it continues from.
     pub from: Option<Digest>,
+    /// What brings it up whenever its processes were started anew; none means nothing has to.
+    pub boot: Option<Box<Boot>>,
+}
+
+/// The commands that bring a workload up, and how they are run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Boot {
+    /// Started once, and left running; empty means none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub start: Vec<Box<str>>,
+    /// Run until it succeeds; empty means that it is up as soon as the other one was started.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ready: Vec<Box<str>>,
+    /// Their environment.
+    #[serde(skip_serializing_if = "StringMap::is_empty")]
+    pub env: StringMap,
+    /// Who runs them, where it is not the image's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<Box<str>>,
+    /// Where they run, where it is not that user's home.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Box<str>>,
+}
+
+/// How far the commands of a workload have brought it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Booting {
+    /// It is up.
+    Done,
+    /// Not yet: look again.
+    UnderWay,
+}
+
+/// Why a workload did not come up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootFailure {
+    /// The start command could not be started, or failed before all was ready.
+    StartCommand,
+    /// The ready command cannot be run at all.
+    ReadyCommand,
+    /// The ready command did not succeed in time.
+    Deadline,
+}
+
+impl BootFailure {
+    /// One word for conditions.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::StartCommand => "StartCommandFailed",
+            Self::ReadyCommand => "ReadyCommandFailed",
+            Self::Deadline => "NotReadyInTime",
+        }
+    }
+}
+
+impl fmt::Display for BootFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StartCommand => "its start command failed",
+            Self::ReadyCommand => "its ready command cannot be run",
+            Self::Deadline => "its ready command did not succeed in time",
+        })
+    }
 }
 
 /// The settings of one delivery.
@@ -113,6 +180,9 @@ pub struct Facts {
     pub state: WorkloadState,
     /// The delivery it is armed for; zero before the first.
     pub epoch: Epoch,
+    /// Whether its commands have brought it up since its processes were last started anew; true
+    /// where there are none.
+    pub booted: bool,
     /// Changes with every restart of its containers.
     pub container_id: Box<str>,
     /// Images that run, by container.

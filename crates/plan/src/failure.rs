@@ -97,20 +97,24 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
         Step::Reset => OperationKind::Release,
         Step::Freeze | Step::Capture => OperationKind::Pause,
         Step::SetNetwork if sandbox.status.phase == Phase::Running => OperationKind::Network,
-        Step::Create(_) | Step::Arm | Step::SwapImages | Step::SetNetwork | Step::Thaw => {
-            match sandbox.status.phase {
-                Phase::Pending | Phase::Starting => OperationKind::Start,
-                Phase::Idle => OperationKind::Arm,
-                Phase::Pausing => OperationKind::Pause,
-                Phase::Running
-                | Phase::Paused
-                | Phase::Resuming
-                | Phase::Stopping
-                | Phase::Stopped
-                | Phase::Failed
-                | Phase::Unknown => OperationKind::Resume,
-            }
-        }
+        Step::Boot if sandbox.status.phase == Phase::Stopping => OperationKind::Release,
+        Step::Create(_)
+        | Step::Boot
+        | Step::Arm
+        | Step::SwapImages
+        | Step::SetNetwork
+        | Step::Thaw => match sandbox.status.phase {
+            Phase::Pending | Phase::Starting => OperationKind::Start,
+            Phase::Idle => OperationKind::Arm,
+            Phase::Pausing => OperationKind::Pause,
+            Phase::Running
+            | Phase::Paused
+            | Phase::Resuming
+            | Phase::Stopping
+            | Phase::Stopped
+            | Phase::Failed
+            | Phase::Unknown => OperationKind::Resume,
+        },
         Step::AddFinalizer
         | Step::RemoveFinalizer
         | Step::Publish(..)
@@ -147,6 +151,10 @@ mod tests {
         for (phase, step, kind) in [
             (Phase::Starting, Step::Create(None), Start),
             (Phase::Starting, Step::Arm, Start),
+            (Phase::Starting, Step::Boot, Start),
+            (Phase::Idle, Step::Boot, Arm),
+            (Phase::Resuming, Step::Boot, Resume),
+            (Phase::Stopping, Step::Boot, Release),
             (Phase::Starting, Step::DeleteWorkload, Start),
             (Phase::Idle, Step::SwapImages, Arm),
             (Phase::Idle, Step::Arm, Arm),

@@ -27,10 +27,13 @@ use model::{
 };
 
 pub use origin::Base;
+pub use record::not_up;
 pub(crate) use record::note;
 use record::{begin, error_of, finish, next_id, operation_failed, settle, timed_out};
 
 use crate::{Note, Plan, claim::SWAPPED_ANNOTATION, failure::after_failure};
+
+const NOT_UP: &str = "its template's commands have not brought it up yet";
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +82,8 @@ pub enum Step {
     DeleteRecord(Note),
     /// Make and start the workload, from a captured layer if there is one.
     Create(Option<Digest>),
+    /// Have its template's commands bring it up.
+    Boot,
     /// Put the delivery's settings in place.
     Arm,
     /// Put the delivery's images in place.
@@ -410,6 +415,9 @@ fn release(view: View<'_>) -> Plan<Step> {
     let failed = operation_failed(view, OperationKind::Release);
     match (status.phase, view.observed) {
         (_, _) if failed => gone("it could not be cleaned"),
+        (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 && !facts.booted => {
+            Plan::step(Step::Boot, NOT_UP)
+        }
         (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 => {
             let mut clean = settle(view, Phase::Idle, Some(OperationKind::Release));
             clean.recycled_epoch = view.sandbox.spec.epoch;
@@ -487,6 +495,9 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
         return plan;
     }
     if spec.owner.is_none() && spec.pool.is_some() {
+        if !facts.booted {
+            return Plan::step(Step::Boot, NOT_UP);
+        }
         if view.sandbox.status.phase == Phase::Idle {
             return Plan::rest("it waits to be claimed");
         }
@@ -499,6 +510,9 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
         .any(|(container, image)| facts.images.get(container) != Some(image));
     if swap {
         return Plan::step(Step::SwapImages, "its owner asked for other images");
+    }
+    if !facts.booted {
+        return Plan::step(Step::Boot, NOT_UP);
     }
     if facts.epoch != spec.epoch && facts.epoch.0 != 0 {
         let why = "the settings of another delivery are inside";
@@ -709,6 +723,7 @@ fn resuming(view: View<'_>) -> Plan<Step> {
         Observed::Present(facts) if facts.state == WorkloadState::Frozen => {
             Plan::step(Step::Thaw, "it should wake")
         }
+        Observed::Present(facts) if !facts.booted => Plan::step(Step::Boot, NOT_UP),
         Observed::Present(facts) if facts.epoch != view.sandbox.spec.epoch => {
             Plan::step(Step::Arm, "its owner's settings are not in place")
         }

@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use model::{StringMap, Uid, template::RuntimeClass};
 
 use crate::{
+    boot::was_up,
     engine::Engine,
     error::{Doing as _, Result},
     inspect::exit_code,
@@ -69,6 +70,7 @@ impl Engine {
             ledger: place.read_ledger(),
             frozen: process.is_some() && self.cgroup(uid).is_frozen(),
             process,
+            booted: record.boot.is_none() || was_up(place, &record.container_id),
             record,
         };
         // Of another boot it is cut off, unless its first process said before how it ended.
@@ -94,6 +96,7 @@ fn partial(place: &Place) -> Workload {
             resources: None,
             class: RuntimeClass::default(),
             sudo: false,
+            boot: None,
             network: None,
             address: None,
             process: None,
@@ -104,6 +107,7 @@ fn partial(place: &Place) -> Workload {
         ledger: place.read_ledger(),
         process: None,
         frozen: false,
+        booted: false,
     }
 }
 

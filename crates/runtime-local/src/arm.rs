@@ -41,9 +41,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 
 /// What the engine keeps of a delivery.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
-    epoch: Epoch,
-    settings: InitRequest,
+pub(crate) struct Kept {
+    pub(crate) epoch: Epoch,
+    pub(crate) settings: InitRequest,
 }
 
 /// What an init program that is no agent finds in `/run/dormouse/arming.json`.
@@ -70,8 +70,12 @@ impl Engine {
             let place = self.place(fence.uid);
             match self.options.agent_port {
                 Some(port) => {
-                    let settings = settings(arming);
+                    let mut settings = settings(arming);
                     let before = kept(&place);
+                    if settings.access_token.is_none() {
+                        // What it has demanded until now goes.
+                        settings.access_token = Some("".into());
+                    }
                     self.tell_agent(fence.uid, process, port, &settings, before.as_ref())?;
                     keep(
                         &place,
@@ -114,7 +118,7 @@ impl Engine {
         }
     }
 
-    fn tell_agent(
+    pub(crate) fn tell_agent(
         &self,
         uid: Uid,
         process: &Process,
@@ -207,11 +211,11 @@ fn path(place: &Place) -> PathBuf {
     place.directory().join("arming.json")
 }
 
-fn kept(place: &Place) -> Option<Kept> {
+pub(crate) fn kept(place: &Place) -> Option<Kept> {
     serde_json::from_slice(&std::fs::read(path(place)).ok()?).ok()
 }
 
-fn keep(place: &Place, kept: &Kept) -> Result<()> {
+pub(crate) fn keep(place: &Place, kept: &Kept) -> Result<()> {
     let write = || record::replace(&path(place), &serde_json::to_vec(kept)?, 0o600);
     write().doing("keep the sandbox's arming")
 }

@@ -43,6 +43,7 @@ impl Engine {
                 resources: spec.resources,
                 class: spec.class,
                 sudo: spec.sudo,
+                boot: spec.boot.clone(),
                 network: spec.network.clone(),
                 address: None,
                 process: None,
@@ -70,6 +71,7 @@ impl Engine {
                             ledger,
                             process: None,
                             frozen: false,
+                            booted: false,
                         });
                     }
                     Err(error)
@@ -85,6 +87,12 @@ impl Engine {
             self.disks.admit(mib)?;
         }
         self.check_network(spec.network.as_deref())?;
+        if spec.boot.is_some() && self.options.agent_port.is_none() {
+            return Err(impossible(
+                "startCommand",
+                "the first process of these sandboxes runs no commands",
+            ));
+        }
         if let Some(digest) = &spec.from
             && !self.layer_file(digest).exists()
         {
@@ -171,7 +179,9 @@ impl Engine {
         record.process = Some(process.id.clone());
         place.write_process(&process.id)?;
         self.options.reached(Step::Made);
+        let booted = record.boot.is_none();
         Ok(Workload {
+            booted,
             record,
             ledger,
             process: Some(process),

@@ -11,7 +11,7 @@ use std::{
 
 use ::network::Network;
 use ::runtime::{Fence, RuntimeError};
-use kit::Entropy;
+use kit::{Entropy, Tasks};
 use model::Uid;
 use parking_lot::Mutex;
 use rustix::process::{DumpableBehavior, dumpable_behavior};
@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     base::Bases,
+    boot::Boots,
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
@@ -54,6 +55,9 @@ pub(crate) struct Engine {
     /// The network namespace that sockets inside are made from.
     pub(crate) home: Home,
     pub(crate) network: Option<Network>,
+    pub(crate) boots: Boots,
+    /// Owns what goes on between calls.
+    pub(crate) tasks: Tasks,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
 }
 
@@ -106,6 +110,8 @@ impl Engine {
                 .ok()
                 .filter(|b| *b == DumpableBehavior::Dumpable),
             home: Home::here()?,
+            boots: Boots::default(),
+            tasks: Tasks::default(),
             slots: Mutex::default(),
             options,
             data,
@@ -153,6 +159,7 @@ impl Engine {
         // Slots are only handed out under the lock that is held now: the table's and this one.
         if Arc::strong_count(&slot) == 2 && slot.seen.lock().is_none() {
             slots.remove(&fence.uid);
+            self.boots.forget(fence.uid);
         }
         result
     }
@@ -215,5 +222,12 @@ impl Engine {
     pub(crate) fn all_slots(&self) -> Vec<(Uid, Arc<Slot>)> {
         let slots = self.slots.lock();
         slots.iter().map(|(uid, s)| (*uid, Arc::clone(s))).collect()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // What goes on between calls has nothing to go on with.
+        self.tasks.stopping().cancel();
     }
 }

@@ -38,6 +38,7 @@ pub mod probe;
 mod adopt;
 mod arm;
 mod base;
+mod boot;
 mod capture;
 mod cgroups;
 mod child;

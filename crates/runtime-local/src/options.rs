@@ -1,6 +1,6 @@
 //! What can be chosen about the engine.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 /// Choices that hold for every sandbox of one engine.
 #[derive(Clone)]
@@ -20,6 +20,8 @@ pub struct Options {
     pub image_store: images::Options,
     /// Limits where a sandbox asks for none.
     pub limits: Limits,
+    /// How long a template's commands may take to bring a sandbox up.
+    pub startup_timeout: Duration,
     /// The largest snapshot of a writable layer.
     pub max_layer_bytes: u64,
     /// The first user id on the host that sandboxes may use; each gets 65,536 of them.
@@ -109,6 +111,7 @@ impl Options {
             images: BTreeMap::new(),
             image_store: images::Options::default(),
             limits: Limits::default(),
+            startup_timeout: Duration::from_secs(120),
             max_layer_bytes: 64 << 30,
             first_uid: 0x2000_0000,
             ranges: 0x4000,

@@ -21,6 +21,7 @@ use model::{
     Digest, Epoch, Generation, OperationId, StringMap,
     sandbox::{NetworkPolicy, Resources},
     template::RuntimeClass,
+    workload::Boot,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,9 @@ pub(crate) struct Record {
     /// Whether setuid programs inside may raise privileges, up to root inside.
     #[serde(default)]
     pub(crate) sudo: bool,
+    /// What brings it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<Box<Boot>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<ProcessId>,
     /// The boot it was last started in.

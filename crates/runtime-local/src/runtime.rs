@@ -4,7 +4,8 @@
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 use ::runtime::{
-    Arming, Captured, Facts, Family, Fence, Inside, Observed, Runtime, RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Runtime, RuntimeError,
+    WorkloadSpec,
 };
 use async_trait::async_trait;
 use images::{ImageConfig, Kept, Origin, Store, Swept};
@@ -12,6 +13,7 @@ use model::{StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
 
 use crate::{
     base::BASE,
+    boot,
     engine::Engine,
     error::{EngineError, Result},
     options::Options,
@@ -132,6 +134,20 @@ impl Runtime for LocalRuntime {
             created
         })
         .await
+    }
+
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError> {
+        let engine = Arc::clone(&self.0);
+        let begun = self.run(move |_| boot::begin(&engine, fence)).await?;
+        let Some(under_way) = begun else {
+            return Ok(Booting::Done);
+        };
+        let outcome = under_way.clone().wait().await?;
+        if outcome == Booting::Done {
+            self.run(move |engine| engine.note_up(fence.uid, &under_way))
+                .await?;
+        }
+        Ok(outcome)
     }
 
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {

@@ -40,6 +40,8 @@ pub(crate) struct Workload {
     /// Its first process, while it is not known to have ended.
     pub(crate) process: Option<Process>,
     pub(crate) frozen: bool,
+    /// Whether its commands have brought it up since its processes were last started.
+    pub(crate) booted: bool,
 }
 
 /// A process of this boot.
@@ -68,6 +70,7 @@ impl Workload {
         Facts {
             state: self.state(),
             epoch: self.ledger.epoch,
+            booted: self.booted,
             container_id: self.record.container_id.clone(),
             images: self.record.images.clone(),
             layer: self.record.layer.clone(),

@@ -7,79 +7,14 @@
 
 mod support;
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::{Path, PathBuf},
-    process::Command,
+use agent_client::Client;
+use model::{Epoch, workload::Secret};
+use runtime::{Arming, Runtime as _, RuntimeError};
+use support::{
+    agent::{client, host, sh},
+    fence_of, images, spec,
 };
-
-use agent_client::{Client, Error, Event, StartOptions};
-use model::{Epoch, Uid, workload::Secret};
-use runtime::{Arming, Family, Inside as _, Runtime as _, RuntimeError};
-use runtime_local::{LocalRuntime, Options};
-use support::{Host, fence_of, images, options, spec};
-use wire::{
-    connect::Code,
-    process::{ProcessConfig, StartRequest},
-};
-
-/// The agent of this build. `cargo test --workspace` builds it; a run of this crate alone builds it
-/// where it is missing.
-fn agent() -> PathBuf {
-    let path = Path::new(support::INIT).with_file_name("dormouse-agent");
-    if !path.exists() {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "dormouse-agent"])
-            .status();
-        assert!(built.unwrap().success(), "the agent does not build");
-    }
-    path
-}
-
-fn host() -> Host {
-    let unique = options();
-    Host::with(Options {
-        first_uid: unique.first_uid,
-        ranges: unique.ranges,
-        ..Options::agent(agent())
-    })
-}
-
-fn client(runtime: &LocalRuntime, uid: Uid) -> Client {
-    let runtime = runtime.clone();
-    Client::new(move || {
-        let socket = runtime.socket(uid, Family::V4).map_err(io::Error::other);
-        async {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wire::envd::PORT));
-            tokio::net::TcpSocket::from_std_stream(TcpStream::from(socket?))
-                .connect(address)
-                .await
-        }
-    })
-}
-
-async fn sh(client: &Client, script: &str) -> Result<String, Error> {
-    let request = StartRequest {
-        process: Some(ProcessConfig {
-            cmd: "/bin/sh".to_owned(),
-            args: vec!["-c".to_owned(), script.to_owned()],
-            ..ProcessConfig::default()
-        }),
-        ..StartRequest::default()
-    };
-    let process = client.start(&request, StartOptions::default()).await?;
-    let mut out = Vec::new();
-    process
-        .wait(|event| {
-            if let Event::Stdout(bytes) | Event::Stderr(bytes) = event {
-                out.extend_from_slice(&bytes);
-            }
-            Ok::<(), Error>(())
-        })
-        .await?;
-    Ok(String::from_utf8(out).unwrap())
-}
+use wire::connect::Code;
 
 fn arming(epoch: u32, token: &str) -> Arming {
     Arming {

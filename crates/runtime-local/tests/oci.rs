@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use model::{Epoch, StringMap, Uid, sandbox::NetworkPolicy, template::RuntimeClass};
 use runtime::{
-    Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
+    Arming, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    WorkloadState,
 };
 use runtime_local::{LocalRuntime, Step};
 use support::{Host, die_as, fence, fence_of, images, leaks::Inventory, spec};
@@ -44,6 +45,9 @@ impl Runtime for ByRunc {
             ..spec.clone()
         };
         self.0.create(fence, &spec).await
+    }
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError> {
+        self.0.boot(fence).await
     }
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         self.0.arm(fence, arming).await

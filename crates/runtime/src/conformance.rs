@@ -5,7 +5,10 @@
 
 use model::{Epoch, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
 
-use crate::{Arming, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState};
+use crate::{
+    Arming, Boot, Booting, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    WorkloadState,
+};
 
 /// Runs the whole suite. `images` must name something the backend can start.
 ///
@@ -27,6 +30,110 @@ pub async fn run(runtime: &dyn Runtime, images: StringMap) {
     a_reset_workload_is_armed_for_nobody(runtime, &spec).await;
     swapping_images_restarts_the_containers(runtime, &spec).await;
     a_network_policy_shows_in_the_facts(runtime, &spec).await;
+}
+
+/// Runs what holds where the first process can run commands. The image must have `/bin/true`.
+///
+/// # Panics
+/// If a sentence of the port does not hold.
+pub async fn run_commands(runtime: &dyn Runtime, images: StringMap) {
+    let spec = WorkloadSpec {
+        images,
+        ..WorkloadSpec::default()
+    };
+    what_has_no_commands_is_up_at_once(runtime, &spec).await;
+    commands_bring_it_up_once_for_each_start_of_its_processes(runtime, &spec).await;
+    a_cold_start_runs_its_commands_again(runtime, &spec).await;
+}
+
+fn with_commands(spec: &WorkloadSpec) -> WorkloadSpec {
+    WorkloadSpec {
+        boot: Some(Box::new(Boot {
+            start: vec!["/bin/true".into()],
+            ready: vec!["/bin/true".into()],
+            ..Boot::default()
+        })),
+        ..spec.clone()
+    }
+}
+
+async fn boot(runtime: &dyn Runtime, at: Fence) {
+    // Slow machines are no reason to fail; a boot that never ends is.
+    for _ in 0..300 {
+        match runtime.boot(at).await.expect("boot") {
+            Booting::Done => return,
+            Booting::UnderWay => {}
+        }
+    }
+    panic!("it never comes up");
+}
+
+async fn what_has_no_commands_is_up_at_once(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(21, 1, 1);
+    assert!(matches!(
+        runtime.boot(at).await,
+        Err(RuntimeError::Absent(_))
+    ));
+    let made = runtime.create(at, spec).await.expect("create");
+    assert!(made.booted, "there is nothing to wait for");
+    assert_eq!(runtime.boot(at).await, Ok(Booting::Done));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn commands_bring_it_up_once_for_each_start_of_its_processes(
+    runtime: &dyn Runtime,
+    spec: &WorkloadSpec,
+) {
+    let at = fence(22, 1, 1);
+    let spec = with_commands(spec);
+    let made = runtime.create(at, &spec).await.expect("create");
+    assert!(!made.booted, "its commands were not run yet");
+    for _ in 0..2 {
+        boot(runtime, at).await;
+        assert!(facts(runtime, at.uid).await.booted);
+    }
+    let arming = Arming {
+        epoch: Epoch(1),
+        ..Arming::default()
+    };
+    runtime.arm(at, &arming).await.expect("arm what is up");
+    runtime.freeze(at).await.expect("freeze");
+    let asleep = runtime.boot(at).await;
+    assert!(
+        matches!(asleep, Err(RuntimeError::WrongState { .. })),
+        "{asleep:?}"
+    );
+    runtime.thaw(at).await.expect("thaw");
+    assert!(
+        facts(runtime, at.uid).await.booted,
+        "thawing starts nothing again"
+    );
+    runtime.reset(at).await.expect("reset");
+    assert!(!facts(runtime, at.uid).await.booted, "a reset starts anew");
+    boot(runtime, at).await;
+    let swapped = runtime.swap_images(at, &spec.images).await.expect("swap");
+    assert!(!swapped.booted, "another image starts anew");
+    boot(runtime, at).await;
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_cold_start_runs_its_commands_again(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(23, 1, 1);
+    let spec = with_commands(spec);
+    runtime.create(at, &spec).await.expect("create");
+    boot(runtime, at).await;
+    runtime.freeze(at).await.expect("freeze");
+    let captured = runtime.capture(at).await.expect("capture");
+    runtime.delete(at).await.expect("delete");
+    let from = WorkloadSpec {
+        from: Some(captured.digest),
+        ..spec
+    };
+    let later = fence(23, 2, 1);
+    let resumed = runtime.create(later, &from).await.expect("create");
+    assert!(!resumed.booted, "its processes are new");
+    boot(runtime, later).await;
+    runtime.delete(later).await.expect("delete");
 }
 
 fn fence(uid: u128, generation: u64, operation: u64) -> Fence {
@@ -269,6 +376,28 @@ mod tests {
     #[tokio::test]
     async fn the_fake_keeps_the_ports_promises() {
         run(&FakeRuntime::new(kit::Tasks::default()), images()).await;
+        run_commands(&FakeRuntime::new(kit::Tasks::default()), images()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_commands_are_waited_for_a_moment_at_a_time() {
+        let runtime = FakeRuntime::new(kit::Tasks::default());
+        runtime.on_call(|call, _| match call {
+            Call::Boot => CallFault::Slow(std::time::Duration::from_secs(5)),
+            _ => CallFault::None,
+        });
+        let spec = with_commands(&WorkloadSpec {
+            images: images(),
+            ..WorkloadSpec::default()
+        });
+        let at = fence(1, 1, 1);
+        runtime.create(at, &spec).await.unwrap();
+        for _ in 0..4 {
+            assert_eq!(runtime.boot(at).await, Ok(Booting::UnderWay));
+        }
+        assert!(!facts(&runtime, at.uid).await.booted);
+        assert_eq!(runtime.boot(at).await, Ok(Booting::Done));
+        assert_eq!(runtime.truth()[&at.uid].boots, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! What can go wrong with a runtime.
 
-use model::Uid;
+use model::{Uid, workload::BootFailure};
 use thiserror::Error;
 
 use crate::Fence;
@@ -32,6 +32,14 @@ pub enum RuntimeError {
         /// Why.
         reason: Box<str>,
     },
+    /// Its commands did not bring it up; trying again would do the same.
+    #[error("{failure}: {detail}")]
+    NotReady {
+        /// Which way.
+        failure: BootFailure,
+        /// What was seen.
+        detail: Box<str>,
+    },
     /// Something of the last delivery is left, so it must not be delivered again.
     #[error("not clean: {0}")]
     NotClean(Box<str>),
@@ -46,7 +54,10 @@ impl RuntimeError {
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Failed(_) | Self::WrongState { .. } | Self::Absent(_) => true,
-            Self::Stale(_) | Self::Impossible { .. } | Self::NotClean(_) => false,
+            Self::Stale(_)
+            | Self::Impossible { .. }
+            | Self::NotReady { .. }
+            | Self::NotClean(_) => false,
         }
     }
 }

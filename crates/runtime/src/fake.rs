@@ -14,10 +14,15 @@ use model::{
     sandbox::{Address, NetworkPolicy, Via},
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
-    Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
+    Arming, BootFailure, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError,
+    WorkloadSpec, WorkloadState,
 };
+
+/// How long a call of [`Runtime::boot`] waits for what is slow.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Which call of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +33,8 @@ pub enum Call {
     List,
     /// [`Runtime::create`]
     Create,
+    /// [`Runtime::boot`]
+    Boot,
     /// [`Runtime::arm`]
     Arm,
     /// [`Runtime::freeze`]
@@ -62,6 +69,8 @@ pub enum CallFault {
     EffectLater(Duration),
     /// Leave it half-done: what is there can only be removed.
     HalfWay,
+    /// Its commands never bring it up. Of any other call: fail it without effect.
+    NeverReady,
 }
 
 type Hook = Box<dyn FnMut(Call, Option<Uid>) -> CallFault + Send>;
@@ -94,6 +103,12 @@ struct FakeWorkload {
     fence: (Generation, OperationId),
     /// Deliveries that were inside since it was made or reset: what an owner could see.
     traces: Vec<Epoch>,
+    /// Whether it has commands that must bring it up.
+    boots: bool,
+    /// When they will have, if they are slow.
+    up_at: Option<Instant>,
+    /// How often they were run to their end.
+    started: u64,
     /// Armings since it was made: distinguishes captures.
     writes: u64,
     thaws: u64,
@@ -119,6 +134,8 @@ pub struct Inside {
     pub traces: Vec<Epoch>,
     /// How often it was thawed.
     pub thaws: u64,
+    /// How often its commands have brought it up.
+    pub boots: u64,
 }
 
 impl FakeRuntime {
@@ -171,6 +188,7 @@ impl FakeRuntime {
             partial: w.partial,
             traces: w.traces.clone(),
             thaws: w.thaws,
+            boots: w.started,
         };
         world
             .workloads
@@ -204,7 +222,8 @@ impl FakeRuntime {
             CallFault::FailBefore
             | CallFault::FailAfter
             | CallFault::EffectLater(_)
-            | CallFault::HalfWay => Err(RuntimeError::Failed(
+            | CallFault::HalfWay
+            | CallFault::NeverReady => Err(RuntimeError::Failed(
                 format!("injected failure of {call:?}").into(),
             )),
         }
@@ -219,6 +238,16 @@ impl FakeRuntime {
         effect: impl FnOnce(&mut World) -> Result<T, RuntimeError> + Send + 'static,
     ) -> Result<T, RuntimeError> {
         let fault = self.fault(call, Some(fence.uid));
+        self.perform_under(fault, call, fence, effect).await
+    }
+
+    async fn perform_under<T: Send + 'static>(
+        &self,
+        fault: CallFault,
+        call: Call,
+        fence: Fence,
+        effect: impl FnOnce(&mut World) -> Result<T, RuntimeError> + Send + 'static,
+    ) -> Result<T, RuntimeError> {
         let inner = Arc::clone(&self.inner);
         let run = move || {
             let mut world = inner.world.lock();
@@ -228,7 +257,7 @@ impl FakeRuntime {
         let failed = || RuntimeError::Failed(format!("injected failure of {call:?}").into());
         match fault {
             CallFault::None => run(),
-            CallFault::FailBefore => Err(failed()),
+            CallFault::FailBefore | CallFault::NeverReady => Err(failed()),
             CallFault::FailAfter => run().and_then(|_| Err(failed())),
             CallFault::Slow(by) => {
                 let slow = self.tasks.spawn(async move {
@@ -294,6 +323,18 @@ impl World {
         }
     }
 
+    fn find_awake(&mut self, uid: Uid) -> Result<&mut FakeWorkload, RuntimeError> {
+        let workload = self.find(uid)?;
+        if workload.facts.state == WorkloadState::Frozen {
+            return Err(RuntimeError::WrongState {
+                uid,
+                state: "frozen",
+                needs: "thaw it",
+            });
+        }
+        Ok(workload)
+    }
+
     /// Only making and removing have a half-way; the other calls happen or do not.
     fn break_half_way(&mut self, call: Call, fence: Fence) {
         match call {
@@ -313,6 +354,7 @@ impl World {
             }
             Call::Inspect
             | Call::List
+            | Call::Boot
             | Call::Arm
             | Call::Freeze
             | Call::Thaw
@@ -325,6 +367,20 @@ impl World {
 }
 
 impl FakeWorkload {
+    /// Its commands have brought it up.
+    fn come_up(&mut self) {
+        if !self.facts.booted {
+            self.facts.booted = true;
+            self.started += 1;
+        }
+    }
+
+    /// Its processes were started anew.
+    fn go_down(&mut self) {
+        self.facts.booted = !self.boots;
+        self.up_at = None;
+    }
+
     fn observed(&self) -> Observed {
         if self.partial {
             Observed::Partial
@@ -338,6 +394,7 @@ impl FakeWorkload {
             facts: Facts {
                 state: WorkloadState::Running,
                 epoch: Epoch::default(),
+                booted: spec.boot.is_none(),
                 container_id: format!("c{container}").into(),
                 images: spec.images.clone(),
                 layer: spec.from.clone(),
@@ -351,6 +408,9 @@ impl FakeWorkload {
             partial: false,
             fence: fence.rank(),
             traces,
+            boots: spec.boot.is_some(),
+            up_at: None,
+            started: 0,
             writes: 0,
             thaws: 0,
         }
@@ -403,18 +463,41 @@ impl Runtime for FakeRuntime {
         .await
     }
 
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError> {
+        let up = move |world: &mut World| {
+            let workload = world.find_awake(fence.uid)?;
+            workload.come_up();
+            Ok(Booting::Done)
+        };
+        let slow = match self.fault(Call::Boot, Some(fence.uid)) {
+            CallFault::Slow(by) => by,
+            CallFault::NeverReady => {
+                return Err(RuntimeError::NotReady {
+                    failure: BootFailure::Deadline,
+                    detail: "injected".into(),
+                });
+            }
+            fault => return self.perform_under(fault, Call::Boot, fence, up).await,
+        };
+        let up_at = {
+            let mut world = self.inner.world.lock();
+            world.admit(fence)?;
+            let workload = world.find_awake(fence.uid)?;
+            *workload.up_at.get_or_insert_with(|| Instant::now() + slow)
+        };
+        tokio::time::sleep_until(up_at.min(Instant::now() + MOMENT)).await;
+        if Instant::now() < up_at {
+            return Ok(Booting::UnderWay);
+        }
+        let mut world = self.inner.world.lock();
+        world.admit(fence)?;
+        up(&mut world)
+    }
+
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         let epoch = arming.epoch;
         self.perform(Call::Arm, fence, move |world| {
-            let workload = world.find(fence.uid)?;
-            if workload.facts.state == WorkloadState::Frozen {
-                let (uid, state) = (fence.uid, "frozen");
-                return Err(RuntimeError::WrongState {
-                    uid,
-                    state,
-                    needs: "thaw it",
-                });
-            }
+            let workload = world.find_awake(fence.uid)?;
             workload.facts.epoch = epoch;
             workload.writes += 1;
             if !workload.traces.contains(&epoch) {
@@ -453,6 +536,7 @@ impl Runtime for FakeRuntime {
             let workload = world.find(fence.uid)?;
             workload.facts.images = images;
             workload.facts.container_id = container.into();
+            workload.go_down();
             Ok(workload.facts.clone())
         })
         .await
@@ -507,6 +591,7 @@ impl Runtime for FakeRuntime {
             workload.facts.epoch = Epoch::default();
             workload.traces.clear();
             workload.facts.layer = None;
+            workload.go_down();
             Ok(())
         })
         .await

@@ -24,7 +24,8 @@ use model::{StringMap, Uid, sandbox::NetworkPolicy};
 
 pub use error::RuntimeError;
 pub use model::workload::{
-    Arming, Captured, Facts, Fence, Observed, Secret, WorkloadSpec, WorkloadState,
+    Arming, Boot, BootFailure, Booting, Captured, Facts, Fence, Observed, Secret, WorkloadSpec,
+    WorkloadState,
 };
 
 /// Runs workloads.
@@ -39,6 +40,12 @@ pub trait Runtime: Send + Sync + Debug {
 
     /// Makes and starts a workload, from its image or from a captured layer.
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError>;
+
+    /// Brings a workload up by the commands it was made with: starts the one, and tries the other
+    /// until it succeeds. Answers after a moment even if that is not yet so, and goes on; whoever
+    /// asks again hears how far it is. What is up stays up: thawing starts nothing again, and
+    /// whatever starts its processes anew does.
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError>;
 
     /// Puts a delivery's settings in place inside: environment, tokens.
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError>;

@@ -419,8 +419,9 @@ fn template(number: usize) -> SandboxTemplate {
     let spec = TemplateSpec {
         image: "base".into(),
         image_pull_policy: ImagePullPolicy::IfNotPresent,
-        start_command: Vec::new(),
-        ready_command: Vec::new(),
+        // Every other revision has commands that must bring its sandboxes up.
+        start_command: vec!["/bin/serve".into(); number % 2],
+        ready_command: vec!["/bin/true".into(); number % 2],
         resources: None,
         env: [("REVISION", number.to_string())].into_iter().collect(),
         user: None,

@@ -71,6 +71,7 @@ impl Weather {
             return CallFault::Slow(short);
         }
         match draw.below(6) {
+            0 if call == Call::Boot => CallFault::NeverReady,
             0 => CallFault::FailBefore,
             1 => CallFault::FailAfter,
             2 => CallFault::HalfWay,

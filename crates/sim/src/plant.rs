@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use kit::Clock;
 use model::{Digest, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
 use runtime::{
-    Arming, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
     fake::FakeRuntime,
 };
 
@@ -103,6 +103,10 @@ impl Runtime for PlantedRuntime {
 
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
         self.inner.create(self.fence(fence), spec).await
+    }
+
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError> {
+        self.inner.boot(self.fence(fence)).await
     }
 
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {

@@ -24,6 +24,17 @@ pub const ENVD_VERSION_HEADER: &str = "x-envd-version";
 pub const AGENT_PROTOCOL_HEADER: &str = "x-dormouse-agent-protocol";
 /// Says in an answer to `/init` that something newer is in force, and this was not taken.
 pub const STALE_HEADER: &str = "x-dormouse-init-stale";
+/// Says of a `Start` that it is the sandbox's start command: an agent starts one in its life, and
+/// keeps what it says.
+pub const BOOT_HEADER: &str = "x-dormouse-boot";
+/// Where the output of the start command is kept inside: the last of it, and what was before that.
+pub const KEPT_OUTPUT: &str = "/var/log/dormouse/start.log";
+/// See [`KEPT_OUTPUT`].
+pub const KEPT_OUTPUT_BEFORE: &str = "/var/log/dormouse/start.log.1";
+/// How much of it is kept, both files together.
+pub const KEPT_OUTPUT_BYTES: u64 = 1 << 20;
+/// Longer lines of it are kept as several.
+pub const KEPT_LINE: usize = 4096;
 /// Asks for a sign of life after this many seconds of silence.
 pub const KEEPALIVE_HEADER: &str = "keepalive-ping-interval";
 /// The time a call may take.
@@ -40,7 +51,7 @@ pub struct InitRequest {
     /// The environment of every process: replaces what was given before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env_vars: Option<BTreeMap<String, String>>,
-    /// What every call must carry from now on.
+    /// What every call must carry from now on; empty means nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_token: Option<Secret>,
     /// When this was said: what is older than what was already heard is not applied.

@@ -4,14 +4,16 @@ use super::{Cause, Problems, Rules, sandbox, snapshot, text};
 use crate::{meta::Object, template::TemplateSpec};
 
 const MAX_TEAMS: usize = 1000;
+const MAX_WORDS: usize = 64;
+const MAX_WORD: usize = 64 * 1024;
 
 impl Rules for TemplateSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         text::image("spec.image", &spec.image, problems);
         text::env("spec.env", &spec.env, problems);
-        not_run("spec.startCommand", &spec.start_command, problems);
-        not_run("spec.readyCommand", &spec.ready_command, problems);
+        command("spec.startCommand", &spec.start_command, problems);
+        command("spec.readyCommand", &spec.ready_command, problems);
         if let Some(resources) = &spec.resources {
             sandbox::resources("spec.resources", resources, problems);
         }
@@ -54,14 +56,25 @@ impl Rules for TemplateSpec {
     }
 }
 
-/// A command that nothing would run is not accepted in silence.
-fn not_run(field: &str, arguments: &[Box<str>], problems: &mut Problems) {
-    if !arguments.is_empty() {
+/// A program and its arguments; none means no command.
+fn command(field: &str, words: &[Box<str>], problems: &mut Problems) {
+    problems.at_most(field, words.len(), MAX_WORDS);
+    if words.first().is_some_and(|program| program.is_empty()) {
         problems.add(
-            field,
-            Cause::Forbidden,
-            "commands of templates are not run yet",
-            "leave it out, and start the program through the sandbox's agent",
+            format!("{field}[0]"),
+            Cause::Invalid,
+            "it names no program",
+            "name a program, or [\"/bin/bash\", \"-lc\", \"…\"] for a line of a shell",
         );
+    }
+    for (i, word) in words.iter().enumerate() {
+        if word.len() > MAX_WORD || word.contains('\0') {
+            problems.add(
+                format!("{field}[{i}]"),
+                Cause::Invalid,
+                "no program can be given it",
+                "use at most 64 KiB without NUL",
+            );
+        }
     }
 }

@@ -195,13 +195,13 @@ fn each_rule_names_its_field() {
         ),
         (
             "SandboxTemplate",
-            json!({"image": "a", "startCommand": ["serve"]}),
-            "spec.startCommand",
+            json!({"image": "a", "startCommand": ["", "x"]}),
+            "spec.startCommand[0]",
         ),
         (
             "SandboxTemplate",
-            json!({"image": "a", "readyCommand": ["true"]}),
-            "spec.readyCommand",
+            json!({"image": "a", "readyCommand": ["true", "a\0b"]}),
+            "spec.readyCommand[1]",
         ),
         (
             "SandboxTemplate",

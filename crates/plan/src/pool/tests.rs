@@ -2,10 +2,7 @@
 
 mod history;
 
-use model::{
-    Generation, Incarnation, KindName, Metadata, Name, Namespace,
-    pool::PoolSpec,
-};
+use model::{Generation, Incarnation, KindName, Metadata, Name, Namespace, pool::PoolSpec};
 
 use super::*;
 

@@ -1,10 +1,12 @@
 //! What a step writes into a sandbox's record: operations begun and ended, phases, conditions.
 
 use model::{
+    Timestamp,
     event::Severity,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, ConditionStatus, set_condition},
-    sandbox::{Operation, OperationState, SandboxStatus},
+    sandbox::{BOOTED_CONDITION, Operation, OperationState, SandboxStatus},
+    workload::BootFailure,
 };
 
 use super::View;
@@ -85,6 +87,42 @@ pub(crate) fn settle(
             message: Box::default(),
             last_transition_time: view.now,
             observed_generation: view.sandbox.metadata.generation,
+        },
+    );
+    if matches!(phase, Phase::Running | Phase::Idle) {
+        // What a failed try has left there is no longer so.
+        let came_up = Condition {
+            kind: BOOTED_CONDITION.into(),
+            status: ConditionStatus::True,
+            reason: "Booted".into(),
+            message: Box::default(),
+            last_transition_time: view.now,
+            observed_generation: view.sandbox.metadata.generation,
+        };
+        if status.conditions.iter().any(|c| c.kind == came_up.kind) {
+            set_condition(&mut status.conditions, came_up);
+        }
+    }
+    status
+}
+
+/// The status that also says why its template's commands did not bring it up.
+pub fn not_up(
+    mut status: SandboxStatus,
+    failure: BootFailure,
+    detail: &str,
+    now: Timestamp,
+) -> SandboxStatus {
+    let observed_generation = status.observed_generation;
+    set_condition(
+        &mut status.conditions,
+        Condition {
+            kind: BOOTED_CONDITION.into(),
+            status: ConditionStatus::False,
+            reason: failure.reason().into(),
+            message: detail.into(),
+            last_transition_time: now,
+            observed_generation,
         },
     );
     status

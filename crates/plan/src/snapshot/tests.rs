@@ -42,6 +42,7 @@ fn seen(state: WorkloadState) -> Observed {
     Observed::Present(Facts {
         state,
         epoch: Epoch(0),
+        booted: true,
         container_id: "c1".into(),
         images: StringMap::new(),
         network: None,
@@ -207,8 +208,7 @@ impl World {
     /// A turn of the snapshot in its sandbox's lane, until it rests or whoever does it dies.
     fn turn(&mut self) {
         for _ in 0..10 {
-            let mut plan =
-                plan_snapshot(view(&self.snapshot, Some(&self.sandbox), &self.workload));
+            let mut plan = plan_snapshot(view(&self.snapshot, Some(&self.sandbox), &self.workload));
             let Some(step) = plan.steps.pop() else {
                 return;
             };

@@ -5,6 +5,7 @@
     reason = "a test fails where it did not expect to"
 )]
 
+pub(crate) mod agent;
 pub(crate) mod leaks;
 
 use std::{

@@ -88,6 +88,7 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
     Facts {
         state,
         epoch,
+        booted: true,
         container_id: "c1".into(),
         images: images.clone(),
         layer: None,
@@ -337,6 +338,7 @@ impl World {
                 self.record.metadata.deletion_timestamp = Some(self.now);
             }
             Step::Create(_)
+            | Step::Boot
             | Step::Arm
             | Step::SwapImages
             | Step::SetNetwork
@@ -416,6 +418,7 @@ impl World {
                 let images = &self.record.spec.images;
                 let mut new = facts(WorkloadState::Running, Epoch(0), images);
                 new.layer = from.clone();
+                new.booted = false;
                 new.network = self.record.spec.network.clone();
                 self.workload = Observed::Present(new);
             }
@@ -437,17 +440,23 @@ impl World {
                 return Ok(Some(layer));
             }
             (_, WorkloadState::Cut) => return Err("cut off"),
+            (Step::Boot, WorkloadState::Running) => facts.booted = true,
             (Step::Arm, WorkloadState::Running) => {
+                assert!(facts.booted, "armed before its commands brought it up");
                 facts.epoch = self.record.spec.epoch;
                 self.inside.0.push(facts.epoch);
             }
-            (Step::SwapImages, _) => facts.images = self.record.spec.images.clone(),
+            (Step::SwapImages, _) => {
+                facts.images = self.record.spec.images.clone();
+                facts.booted = false;
+            }
             (Step::SetNetwork, _) => facts.network = self.record.spec.network.clone(),
             (Step::Freeze, _) => facts.state = WorkloadState::Frozen,
             (Step::Thaw, _) => facts.state = WorkloadState::Running,
             (Step::Reset, _) => {
                 facts.state = WorkloadState::Running;
                 facts.epoch = Epoch(0);
+                facts.booted = false;
                 self.inside = (Vec::new(), 0);
             }
             (_, _) => return Err("wrong state"),
