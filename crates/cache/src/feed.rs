@@ -1,12 +1,22 @@
 //! Feeds a route table from a store: a full snapshot first, then every change, and a full snapshot
 //! again whenever the changes are lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kit::{Backoff, Clock, Entropy};
-use model::{Sandbox, Spec as _, sandbox::SandboxSpec};
+use model::{Sandbox, Spec as _, Version, sandbox::SandboxSpec};
 use routes::{Deletion, Message, Route, Snapshot, Table, Writer};
 use store::{Query, Scope, Store, StoreError, StoreExt as _, WatchEvent};
+use tokio::time::{Instant, sleep_until};
+
+use crate::slots::Slots;
 
 /// Between two tries to list.
 const BACKOFF: Backoff = Backoff {
@@ -25,6 +35,58 @@ pub struct RouteFeed {
     pub clock: Arc<dyn Clock>,
     /// Randomness, for pauses.
     pub entropy: Arc<Entropy>,
+    /// Is told how far it has come.
+    pub watched: Watched,
+}
+
+/// How far a table was fed, for those who wait until readers of it go by a change. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Watched(Arc<Reached>);
+
+#[derive(Debug)]
+struct Reached {
+    version: AtomicU64,
+    waits: Slots<Version>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self(Arc::new(Reached {
+            version: AtomicU64::new(0),
+            waits: Slots::new(),
+        }))
+    }
+}
+
+impl Watched {
+    /// Everything up to this version was applied.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        Version::from_u64(self.0.version.load(Ordering::Acquire))
+    }
+
+    /// Waits until everything up to a version was applied. Answers whether it was, in time.
+    pub async fn wait_for(&self, version: Version, deadline: Instant) -> bool {
+        let ticket = self.0.waits.take_ticket(&version);
+        let mut over = pin!(sleep_until(deadline));
+        loop {
+            // From here on no wake-up is missed; only then is it safe to look.
+            let woken = ticket.woken();
+            if self.version() >= version {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = woken => {}
+                () = &mut over => return self.version() >= version,
+            }
+        }
+    }
+
+    fn passed(&self, version: Version) {
+        self.0.version.fetch_max(version.to_u64(), Ordering::AcqRel);
+        self.0.waits.wake_through(&version);
+    }
 }
 
 impl RouteFeed {
@@ -51,6 +113,7 @@ impl RouteFeed {
             .collect();
         self.table
             .replace_all(Snapshot { version, routes }, self.clock.monotonic());
+        self.watched.passed(version);
         let scope = Scope::kind(SandboxSpec::KIND);
         let mut watch = self.store.watch(scope, version).await?;
         *attempt = 0;
@@ -62,6 +125,7 @@ impl RouteFeed {
                 self.table.apply(Writer::Watch, message, now);
             }
             self.table.watch_passed(event.version(), now);
+            self.watched.passed(event.version());
         }
     }
 }

@@ -69,7 +69,7 @@ mod wait;
 
 pub use cache::{Cache, Options};
 pub use changes::Changes;
-pub use feed::RouteFeed;
+pub use feed::{RouteFeed, Watched};
 pub use health::{Health, StartError, Stats, StopReason, Undecodable, WaitError};
 pub use hold::{Hold, OperationConflict};
 pub use kinds::{

@@ -22,7 +22,10 @@ use crate::{
     pool,
     queue::WorkQueue,
     sandbox, snapshot, sweep,
-    world::{ActivitySource, AgentTokens, Caches, Done, NoTokens, Ports, RecordOnly, World},
+    world::{
+        ActivitySource, AgentTokens, Caches, Done, Followers, NoFollowers, NoTokens, Ports,
+        RecordOnly, World,
+    },
 };
 
 /// How the loop runs.
@@ -36,6 +39,8 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Between failed turns of one key.
     pub backoff: Backoff,
+    /// How long what is inside a sandbox has to end before it is put to sleep all the same.
+    pub drain_timeout: Duration,
 }
 
 impl Default for Options {
@@ -48,6 +53,7 @@ impl Default for Options {
                 first: Duration::from_millis(20),
                 cap: Duration::from_secs(30),
             },
+            drain_timeout: Duration::from_millis(250),
         }
     }
 }
@@ -85,6 +91,7 @@ impl Builder {
             clock,
             entropy,
             activity,
+            followers: Arc::new(NoFollowers),
             events,
             tokens: Arc::new(NoTokens),
         };
@@ -98,6 +105,13 @@ impl Builder {
     #[must_use]
     pub fn activity(mut self, source: Arc<dyn ActivitySource>) -> Self {
         self.ports.activity = source;
+        self
+    }
+
+    /// With those who let traffic in.
+    #[must_use]
+    pub fn followers(mut self, followers: Arc<dyn Followers>) -> Self {
+        self.ports.followers = followers;
         self
     }
 

@@ -18,12 +18,14 @@
 //! |---|---|
 //! | [`queue`] | keys to look at, when, one turn per lane, backoff per key |
 //! | [`deadlines`] | whether a timer has run out, by elapsed time |
+//! | `admission` | closing a sandbox to traffic before it is frozen or cleaned |
 //! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
 //! | [`world`] | the ports and caches that all drivers share |
 //! | [`control`] | the builder, the workers, start and drain |
 
+mod admission;
 pub mod claim;
 pub mod control;
 pub mod deadlines;
@@ -38,4 +40,4 @@ pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
-pub use world::{ActivitySource, AgentTokens};
+pub use world::{ActivitySource, AgentTokens, Followers};

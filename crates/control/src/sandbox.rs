@@ -1,5 +1,7 @@
 //! Drives one sandbox: look, plan, perform one step, look again.
 
+use std::time::Duration;
+
 use model::{
     Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
     pool::{PoolSpec, RecyclePolicy},
@@ -8,6 +10,7 @@ use model::{
 };
 use plan::{
     failure::{after_failure, taken_over},
+    idle::{Activity, Idle, plan_last_active},
     sandbox::{Due, Intent, Step, View, asleep, not_up, plan_sandbox, unknown},
     snapshot::MAIN_CONTAINER,
     timers::{Timers, timers},
@@ -16,6 +19,7 @@ use runtime::RuntimeError;
 use store::StoreExt as _;
 
 use crate::{
+    admission,
     deadlines::Timer,
     events::about,
     recipe::{self, template_of},
@@ -75,10 +79,16 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
             return Err(cannot_look(world, blind, &error, failures).await);
         }
     };
-    let (due, next) = judge(world, sandbox);
+    let activity = world.ports.activity.activity(sandbox);
+    let (due, next) = judge(world, sandbox, activity);
     let view = view(&observed, due);
     let plan = plan_sandbox(view);
     let Some(step) = plan.steps.into_iter().next() else {
+        if let Some(used) = plan_last_active(sandbox, activity, now) {
+            let mut next = sandbox.clone();
+            next.status.last_active_at = next.status.last_active_at.max(Some(used));
+            return world.write_status(&next).await;
+        }
         tracing::trace!(key = %sandbox.key(), why = %plan.why, "rests");
         return Err(Done::Rest(next));
     };
@@ -145,6 +155,11 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
         | Step::Thaw
         | Step::Reset
         | Step::DeleteWorkload => {
+            match step {
+                Step::Freeze => admission::close(world, sandbox).await?,
+                Step::Reset => admission::shut_out(world, sandbox).await?,
+                _ => {}
+            }
             run(world, view, &step).await?;
             Ok(sandbox.clone())
         }
@@ -368,31 +383,55 @@ fn recycle_policy(world: &World, sandbox: &Sandbox) -> RecyclePolicy {
 }
 
 /// Which timers have run out, and how long until the next one does.
-fn judge(world: &World, sandbox: &Sandbox) -> (Due, Option<std::time::Duration>) {
+fn judge(world: &World, sandbox: &Sandbox, activity: Activity) -> (Due, Option<Duration>) {
     let Timers {
         end,
         idle,
         descend,
         retention,
         retry,
-    } = timers(sandbox, world.ports.activity.activity(sandbox));
+    } = timers(sandbox, activity);
     let key = sandbox.key();
-    let mut next = None::<std::time::Duration>;
-    let mut over =
-        |which, at: Option<Timestamp>, whole| match world.deadlines.judge(&key, which, at, whole) {
-            Timer::Off => false,
-            Timer::Over => true,
-            Timer::In(left) => {
-                next = Some(next.map_or(left, |n| n.min(left)));
-                false
+    let mut next = None::<Duration>;
+    let mut look = |after: Duration| next = Some(next.map_or(after, |n| n.min(after)));
+    let judge = |which, at, whole| world.deadlines.judge(&key, which, at, whole);
+    let idle = match idle {
+        Idle::Off => judge("idle", None, None),
+        Idle::Look(after) => {
+            look(after);
+            judge("idle", None, None)
+        }
+        Idle::Timer {
+            at,
+            whole,
+            left,
+            look: again,
+        } => {
+            again.into_iter().for_each(&mut look);
+            match judge("idle", Some(at), Some(whole)) {
+                Timer::In(recorded) => Timer::In(recorded.max(left)),
+                Timer::Over if !left.is_zero() => Timer::In(left),
+                other => other,
             }
-        };
+        }
+    };
+    let mut over = |timer| match timer {
+        Timer::Off => false,
+        Timer::Over => true,
+        Timer::In(left) => {
+            look(left);
+            false
+        }
+    };
+    let lasting = |which, timer: Option<(Timestamp, Duration)>| {
+        judge(which, timer.map(|t| t.0), timer.map(|t| t.1))
+    };
     let due = Due {
-        end: over("end", end, None),
-        idle: over("idle", idle.map(|t| t.0), idle.map(|t| t.1)),
-        descend: over("descend", descend.map(|t| t.0), descend.map(|t| t.1)),
-        retention: over("retention", retention.map(|t| t.0), retention.map(|t| t.1)),
-        retry: over("retry", retry.map(|t| t.0), retry.map(|t| t.1)),
+        end: over(judge("end", end, None)),
+        idle: over(idle),
+        descend: over(lasting("descend", descend)),
+        retention: over(lasting("retention", retention)),
+        retry: over(lasting("retry", retry)),
     };
     (due, next)
 }

@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
 use kit::{Clock, Entropy};
 use model::{Key, Object, Sandbox, Spec, Timestamp, Uid, Version, workload::Secret};
 use parking_lot::Mutex;
-use plan::{expect::Expectations, timers::Activity};
+use plan::{expect::Expectations, idle::Activity};
 use runtime::Runtime;
 use store::{Outcome, Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
@@ -19,19 +20,46 @@ use tokio::time::Instant;
 use crate::{EventSink, control::Options, deadlines::Deadlines};
 
 /// Says when sandboxes were last used.
+#[async_trait]
 pub trait ActivitySource: Send + Sync + Debug {
     /// What is known of a sandbox's use by all sources together.
     fn activity(&self, sandbox: &Sandbox) -> Activity;
+
+    /// Waits until nothing is inside a sandbox: no request, stream or socket. Dropped when that
+    /// takes too long.
+    async fn drained(&self, sandbox: &Sandbox);
+}
+
+/// Knows what those who let traffic in have seen.
+#[async_trait]
+pub trait Followers: Send + Sync + Debug {
+    /// Waits until all of them go by this version of a record or a newer one. Answers whether they
+    /// do; one that cannot say so within a second is not waited for.
+    async fn seen_by_all(&self, key: &Key, version: Version) -> bool;
+}
+
+/// Where nobody lets traffic in.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFollowers;
+
+#[async_trait]
+impl Followers for NoFollowers {
+    async fn seen_by_all(&self, _: &Key, _: Version) -> bool {
+        true
+    }
 }
 
 /// The source where nothing measures use: only what the record says counts.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordOnly;
 
+#[async_trait]
 impl ActivitySource for RecordOnly {
     fn activity(&self, _: &Sandbox) -> Activity {
-        Activity::LastUsed(None)
+        Activity::RECORD_ONLY
     }
+
+    async fn drained(&self, _: &Sandbox) {}
 }
 
 /// Derives the tokens that a delivery's agent demands.
@@ -63,6 +91,8 @@ pub struct Ports {
     pub entropy: Arc<Entropy>,
     /// Use of sandboxes.
     pub activity: Arc<dyn ActivitySource>,
+    /// Those who let traffic in.
+    pub followers: Arc<dyn Followers>,
     /// What people read later.
     pub events: Arc<dyn EventSink>,
     /// What agents demand.

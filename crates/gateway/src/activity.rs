@@ -1,30 +1,57 @@
-//! Who is in use, and who was when.
+//! Who is in use, and since when no more.
 //!
-//! A sandbox is in use while a request, stream or socket of it is open, not only when one begins.
-//! One small record per delivery that ever had traffic; an open request holds it, so opening and
-//! closing are one atomic addition each. Records of deliveries that are gone are swept.
+//! A sandbox is in use while a request, stream or socket of it is open, not only when one begins; a
+//! command runs in the stream that started it and counts by it. What the platform itself asks of a
+//! sandbox does not come through a gateway and does not count.
+//!
+//! One small record per delivery that ever had traffic. An open request holds it, so opening and
+//! closing are a few atomic operations each. Who waits to be woken is *parked*: that is use too, but
+//! nothing of it is inside. The record is also where what is inside hears that its sandbox may have
+//! fallen asleep, and where whoever wants to put it to sleep hears that nothing is inside any more.
+//!
+//! Times are elapsed ones: a jump of the wall clock is no use, and takes none away. Records of
+//! deliveries that are gone are swept.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
+use kit::Clock;
 use model::{Epoch, SandboxId, Uid};
-use routes::{Route, Table};
+use routes::{Ear, Route, Table};
+use tokio::sync::{Notify, futures::Notified};
 
 /// No more can be opened: the record is about to be removed.
 const SWEPT: u32 = u32::MAX;
 
-/// The use of all sandboxes.
-#[derive(Clone, Debug, Default)]
-pub struct Activity(Arc<papaya::HashMap<Uid, Arc<Record>>>);
+/// The use of all sandboxes. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Activity(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    clock: Arc<dyn Clock>,
+    began: Duration,
+    records: papaya::HashMap<Uid, Arc<Record>>,
+}
 
 #[derive(Debug)]
 struct Record {
     id: SandboxId,
     epoch: Epoch,
     open: AtomicU32,
-    last: AtomicI64,
+    parked: AtomicU32,
+    /// Elapsed microseconds at which one was last opened or closed.
+    last: AtomicU64,
+    /// Who waits for what is inside to end.
+    draining: AtomicU32,
+    drained: Notify,
+    /// Rung when the route leads to nothing awake.
+    closed: Notify,
 }
 
 /// The use of one delivery of a sandbox.
@@ -32,45 +59,133 @@ struct Record {
 pub struct Use {
     /// Which delivery.
     pub epoch: Epoch,
-    /// Requests, streams and sockets that are open now.
+    /// Requests, streams and sockets that are open now, with those that wait for it to wake.
     pub open: u32,
-    /// When one was last opened or closed: microseconds since 1970, exact to a second.
-    pub last_micros: i64,
+    /// How long ago one was last opened or closed.
+    pub last: Duration,
 }
 
 /// Something open. Dropping it closes it.
 #[derive(Debug)]
-pub(crate) struct Held(Arc<Record>);
+pub struct Held {
+    record: Arc<Record>,
+    shared: Arc<Shared>,
+    is_parked: bool,
+}
 
 impl Held {
-    /// It ends now.
-    pub(crate) fn end(self, wall_micros: i64) {
-        self.0.last.fetch_max(wall_micros, Ordering::Relaxed);
+    /// What was parked goes in.
+    pub(crate) fn enter(&mut self) {
+        if std::mem::take(&mut self.is_parked) {
+            self.record.parked.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Completes when the route is told to lead to nothing awake, from this call on.
+    pub(crate) fn closed(&self) -> Notified<'_> {
+        self.record.closed.notified()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        let record = &self.record;
+        if self.is_parked {
+            record.parked.fetch_sub(1, Ordering::AcqRel);
+        }
+        record.last.fetch_max(self.shared.now(), Ordering::AcqRel);
         // After the time: who reads zero must not read an old time with it.
-        self.0.open.fetch_sub(1, Ordering::Release);
+        record.open.fetch_sub(1, Ordering::AcqRel);
+        if record.draining.load(Ordering::Acquire) > 0 {
+            record.drained.notify_waiters();
+        }
+    }
+}
+
+/// Counts one who waits for a sandbox to be drained.
+struct Draining<'a>(&'a Record);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.draining.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Record {
+    fn inside(&self) -> u32 {
+        match self.open.load(Ordering::Acquire) {
+            SWEPT => 0,
+            open => open.saturating_sub(self.parked.load(Ordering::Acquire)),
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
 impl Activity {
+    /// Nothing was used yet.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let began = clock.monotonic();
+        Self(Arc::new(Shared {
+            clock,
+            began,
+            records: papaya::HashMap::new(),
+        }))
+    }
+
+    /// How long use has been noted here.
+    #[must_use]
+    pub fn watched(&self) -> Duration {
+        self.0.clock.monotonic().saturating_sub(self.0.began)
+    }
+
     /// What is known of the latest delivery that had traffic here.
     #[must_use]
     pub fn of(&self, uid: Uid) -> Option<Use> {
-        let record = self.0.pin().get(&uid).cloned()?;
+        let record = self.find(uid)?;
         let open = record.open.load(Ordering::Acquire);
+        let last = Duration::from_micros(record.last.load(Ordering::Acquire));
         Some(Use {
             epoch: record.epoch,
             open: if open == SWEPT { 0 } else { open },
-            last_micros: record.last.load(Ordering::Relaxed),
+            last: self.0.clock.monotonic().saturating_sub(last),
         })
     }
 
+    /// Waits until nothing is inside a delivery. What waits for it to wake is not.
+    pub async fn drained(&self, uid: Uid, epoch: Epoch) {
+        let Some(record) = self.find(uid).filter(|record| record.epoch == epoch) else {
+            return;
+        };
+        record.draining.fetch_add(1, Ordering::AcqRel);
+        let _draining = Draining(&record);
+        loop {
+            let one_less = record.drained.notified();
+            if record.inside() == 0 {
+                return;
+            }
+            one_less.await;
+        }
+    }
+
     /// Opens something, unless as many are open as may be.
-    pub(crate) fn open(&self, route: &Route, limit: u32, wall_micros: i64) -> Option<Held> {
+    #[must_use]
+    pub fn open(&self, route: &Route, limit: u32) -> Option<Held> {
+        self.hold(route, limit, false)
+    }
+
+    /// The same for what waits for its sandbox to wake.
+    #[must_use]
+    pub fn park(&self, route: &Route, limit: u32) -> Option<Held> {
+        self.hold(route, limit, true)
+    }
+
+    fn hold(&self, route: &Route, limit: u32, is_parked: bool) -> Option<Held> {
         let id = route.id.as_ref()?;
         loop {
             let record = self.record(route, id);
@@ -81,8 +196,15 @@ impl Activity {
                 });
             match opened {
                 Ok(_) => {
-                    record.last.fetch_max(wall_micros, Ordering::Relaxed);
-                    return Some(Held(record));
+                    if is_parked {
+                        record.parked.fetch_add(1, Ordering::AcqRel);
+                    }
+                    record.last.fetch_max(self.0.now(), Ordering::AcqRel);
+                    return Some(Held {
+                        record,
+                        shared: self.0.clone(),
+                        is_parked,
+                    });
                 }
                 // It is being removed: the next look makes a new one.
                 Err(SWEPT) => std::hint::spin_loop(),
@@ -91,8 +213,12 @@ impl Activity {
         }
     }
 
+    fn find(&self, uid: Uid) -> Option<Arc<Record>> {
+        self.0.records.pin().get(&uid).cloned()
+    }
+
     fn record(&self, route: &Route, id: &SandboxId) -> Arc<Record> {
-        let records = self.0.pin();
+        let records = self.0.records.pin();
         if let Some(record) = records.get(&route.uid)
             && record.epoch == route.epoch
         {
@@ -102,7 +228,11 @@ impl Activity {
             id: id.clone(),
             epoch: route.epoch,
             open: AtomicU32::new(0),
-            last: AtomicI64::new(i64::MIN),
+            parked: AtomicU32::new(0),
+            last: AtomicU64::new(0),
+            draining: AtomicU32::new(0),
+            drained: Notify::new(),
+            closed: Notify::new(),
         });
         let kept = records.update_or_insert(
             route.uid,
@@ -128,7 +258,7 @@ impl Activity {
         if !routes.synced() {
             return;
         }
-        let records = self.0.pin();
+        let records = self.0.records.pin();
         for (uid, record) in &records {
             let is_gone = routes.check(&record.id, *uid, record.epoch).is_err();
             if is_gone
@@ -139,6 +269,20 @@ impl Activity {
             {
                 let _ = records.remove_if(uid, |_, there| Arc::ptr_eq(there, record));
             }
+        }
+    }
+}
+
+impl Ear for Activity {
+    fn closed(&self, route: &Route) {
+        if let Some(record) = self.find(route.uid) {
+            record.closed.notify_waiters();
+        }
+    }
+
+    fn resynced(&self) {
+        for record in self.0.records.pin().values() {
+            record.closed.notify_waiters();
         }
     }
 }

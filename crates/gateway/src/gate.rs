@@ -4,7 +4,7 @@
 //! of it and wakes nothing.
 
 use http::{HeaderMap, Method, header};
-use routes::{Route, TokenHash};
+use routes::{Route, State, TokenHash};
 use sha2::{Digest as _, Sha256};
 
 use crate::{address::Port, answer::Refusal, glance::Glance, signature};
@@ -57,6 +57,37 @@ pub(crate) fn ask(
         return Ok(Pass::Signed);
     }
     Err(refusal)
+}
+
+/// What becomes of a request that has passed its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// It is sent on.
+    Forward,
+    /// Its sandbox is woken, and it is sent on then.
+    Park,
+    /// There is nobody to send it to.
+    NotFound,
+}
+
+/// Decides by the sandbox's state.
+#[must_use]
+pub const fn passage(route: &Route) -> Passage {
+    match route.state {
+        State::Running => Passage::Forward,
+        State::Pausing | State::Paused | State::Resuming | State::Unknown
+            if route.wake_on_traffic =>
+        {
+            Passage::Park
+        }
+        State::Pausing
+        | State::Paused
+        | State::Resuming
+        | State::Unknown
+        | State::Creating
+        | State::Idle
+        | State::Dead => Passage::NotFound,
+    }
 }
 
 fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {

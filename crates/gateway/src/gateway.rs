@@ -134,11 +134,13 @@ impl Gateway {
             }
         }
         let counters: Arc<[Arc<Counters>]> = (0..threads).map(|_| Arc::default()).collect();
+        let activity = Activity::new(ports.clock.clone());
+        ports.routes.listen(Arc::new(activity.clone()));
         let shared = Arc::new(Shared {
             hosts: Hosts::new(options.domain.as_deref()),
             ports,
             options,
-            activity: Activity::default(),
+            activity,
             fallback,
             outside: Handle::current(),
             searches: Semaphore::new(1),

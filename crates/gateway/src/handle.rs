@@ -16,7 +16,7 @@ use crate::{
     body::{Body, Relay},
     dial::reach,
     forward::{Answer, forward},
-    gate::{self, Pass},
+    gate::{self, Pass, Passage},
     glance::{Glance, Marks},
     headers::{self, Sender},
     link::{Link, Open},
@@ -25,6 +25,7 @@ use crate::{
     signature::{self, Signed},
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
+    wake::Watch,
     worker::Worker,
 };
 
@@ -226,7 +227,8 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
         is_bare,
         request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
     };
-    if found.route.state == State::Running {
+    let passage = gate::passage(&found.route);
+    if passage == Passage::Forward {
         return Decision::Forward(found);
     }
     // Who has not shown a token learns nothing of the state.
@@ -235,18 +237,10 @@ fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
     {
         return refuse(refusal);
     }
-    match (is_asleep(found.route.state), found.route.wake_on_traffic) {
-        (true, true) if pass == Pass::Preflight => Decision::Preflight,
-        (true, true) => Decision::Wake(found),
-        _ => refuse(Refusal::NotFound),
-    }
-}
-
-/// Whether waiting can help.
-pub(crate) const fn is_asleep(state: State) -> bool {
-    match state {
-        State::Pausing | State::Paused | State::Resuming | State::Unknown => true,
-        State::Creating | State::Idle | State::Running | State::Dead => false,
+    match passage {
+        Passage::Park if pass == Pass::Preflight => Decision::Preflight,
+        Passage::Park => Decision::Wake(found),
+        Passage::Forward | Passage::NotFound => refuse(Refusal::NotFound),
     }
 }
 
@@ -297,11 +291,7 @@ async fn send(
     };
     let options = &worker.shared.options;
     let activity = &worker.shared.activity;
-    match activity.open(
-        &route,
-        options.limits.open_per_sandbox,
-        worker.wall_micros(),
-    ) {
+    match activity.open(&route, options.limits.open_per_sandbox) {
         Some(held) => open.hold(held),
         None => return refuse_now(&worker, open, Refusal::TooMany),
     }
@@ -330,7 +320,14 @@ async fn send(
     let Answer {
         mut response,
         upstream,
-    } = match forward(&worker, &route, port, head, body).await {
+    } = match answer_of(
+        &worker,
+        &open,
+        &route,
+        forward(&worker, &route, port, head, body),
+    )
+    .await
+    {
         Ok(answer) => answer,
         Err(refusal) => return refuse_now(&worker, open, refusal),
     };
@@ -360,6 +357,25 @@ async fn send(
     })
 }
 
+/// Waits for the head of an answer, however often the sandbox is put to sleep before it comes.
+async fn answer_of(
+    worker: &Worker,
+    open: &Open,
+    route: &Route,
+    answer: impl Future<Output = Result<Answer, Refusal>>,
+) -> Result<Answer, Refusal> {
+    let shared = &worker.shared;
+    let watch = Watch {
+        routes: &shared.ports.routes,
+        wake: &*shared.ports.wake,
+        timeout: shared.options.wake_timeout,
+    };
+    match open.held() {
+        Some(held) => watch.answer(route, held, answer).await?,
+        None => answer.await,
+    }
+}
+
 /// Waits for a sandbox to wake, and sends the request then.
 async fn wake(
     worker: Rc<Worker>,
@@ -376,18 +392,15 @@ async fn wake(
     };
     // Who waits is there: a sandbox must not be put to sleep under a parked request.
     let limit = shared.options.limits.open_per_sandbox;
-    let Some(held) = shared
-        .activity
-        .open(&found.route, limit, worker.wall_micros())
-    else {
+    let Some(held) = shared.activity.park(&found.route, limit) else {
         return refuse(&worker, open, refused(Refusal::TooMany), request.headers());
     };
     let started = worker.monotonic();
     let deadline = Instant::now() + shared.options.wake_timeout;
     let waking = shared.ports.wake.wake(&found.route, deadline);
     let woken = match timeout_at(deadline, waking).await {
-        Ok(woken) => woken.map_err(crate::WakeError::refusal),
-        Err(_) => Err(crate::WakeError::Timeout.refusal()),
+        Ok(woken) => woken.map_err(Refusal::from),
+        Err(_) => Err(crate::WakeError::Timeout.into()),
     };
     let took = worker.monotonic().saturating_sub(started);
     worker.counters.waited(Waited::Wake, took);
@@ -439,8 +452,7 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
     let task = shared.outside.spawn_blocking(move || {
         let seal = searching.ports.seal.as_ref()?;
         let is_candidate = |route: &Arc<Route>| {
-            let reachable =
-                route.state == State::Running || (is_asleep(route.state) && route.wake_on_traffic);
+            let reachable = gate::passage(route) != Passage::NotFound;
             route.id.is_some() && matches!(route.agent, Gate::Token(_)) && reachable
         };
         let mut candidates = searching.ports.routes.routes();

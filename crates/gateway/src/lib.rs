@@ -24,7 +24,7 @@
 //! |---|---|
 //! | [`address`] | whom a request is for |
 //! | `glance` | what a head says that matters here, in one look |
-//! | `gate` | who may pass to which port |
+//! | [`gate`] | who may pass to which port, and what becomes of who passed |
 //! | `signature` | signed URLs of files |
 //! | `answer` | what the gateway answers by itself |
 //! | [`wake`] | the port for waking |
@@ -43,7 +43,7 @@ mod body;
 mod dial;
 mod ear;
 mod forward;
-mod gate;
+pub mod gate;
 pub mod gateway;
 mod glance;
 mod handle;
@@ -60,9 +60,11 @@ mod upstream;
 pub mod wake;
 mod worker;
 
-pub use activity::{Activity, Use};
+pub use activity::{Activity, Held, Use};
+pub use gate::{Passage, passage};
 pub use gateway::{Gateway, Listen, Ports, StartError};
 pub use metrics::Metrics;
 pub use options::{Limits, Options};
+pub use routes::WakeError;
 pub use tcp::{OpenError, Proof, Stream, Streams, To};
-pub use wake::{NoWake, Wake, WakeError};
+pub use wake::{NoWake, Wake, Watch};

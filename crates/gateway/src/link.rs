@@ -204,6 +204,11 @@ impl Open {
         }
     }
 
+    /// What counts it as use of a sandbox.
+    pub(crate) const fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
     /// From here on it counts as use of a sandbox.
     pub(crate) fn hold(&mut self, held: Held) {
         self.held = Some(held);
@@ -222,9 +227,6 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.end(self.worker.wall_micros());
-        }
         self.worker.counters.count(self.outcome);
         self.link.requests.set(self.link.requests.get() - 1);
         self.link.since.set(self.link.now.get());

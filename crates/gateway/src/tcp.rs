@@ -36,8 +36,13 @@ use tokio::{
 };
 
 use crate::{
-    WakeError, activity::Held, address::Port, answer::Refusal, dial::reach, gateway::Shared,
-    handle::is_asleep,
+    WakeError,
+    activity::Held,
+    address::Port,
+    answer::Refusal,
+    dial::reach,
+    gate::{Passage, passage},
+    gateway::Shared,
 };
 
 /// What `Upgrade` says.
@@ -179,22 +184,20 @@ impl Streams {
         let route = self.find(to)?;
         admit(&route, proof)?;
         // Who waits is there: a sandbox must not be put to sleep under it.
-        let (limit, now) = (
-            shared.options.limits.open_per_sandbox,
-            shared.ports.clock.wall_micros(),
-        );
-        let held = shared.activity.open(&route, limit, now);
-        let held = held.ok_or(OpenError::TooMany)?;
-        let route = match route.state {
-            State::Running => route,
-            state if is_asleep(state) && route.wake_on_traffic => {
+        let limit = shared.options.limits.open_per_sandbox;
+        let held = shared.activity.park(&route, limit);
+        let mut held = held.ok_or(OpenError::TooMany)?;
+        let route = match passage(&route) {
+            Passage::Forward => route,
+            Passage::Park => {
                 let woken = wake(shared, &route).await?;
                 // What the port demands may have changed meanwhile.
                 admit(&woken, proof)?;
                 woken
             }
-            _ => return Err(OpenError::NotFound),
+            Passage::NotFound => return Err(OpenError::NotFound),
         };
+        held.enter();
         let socket = reach(shared, &route, port).await?;
         Ok(Stream::new(shared.clone(), route, socket, Some(held)))
     }
@@ -232,8 +235,8 @@ fn admit(route: &Route, proof: Proof<'_>) -> Result<(), OpenError> {
 async fn wake(shared: &Shared, route: &Route) -> Result<Arc<Route>, Refusal> {
     let deadline = Instant::now() + shared.options.wake_timeout;
     let woken = match timeout_at(deadline, shared.ports.wake.wake(route, deadline)).await {
-        Ok(woken) => woken.map_err(WakeError::refusal)?,
-        Err(_) => return Err(WakeError::Timeout.refusal()),
+        Ok(woken) => woken.map_err(Refusal::from)?,
+        Err(_) => return Err(WakeError::Timeout.into()),
     };
     if woken.is_delivery(route.uid, route.epoch) && woken.state == State::Running {
         Ok(woken)
@@ -267,7 +270,8 @@ pub struct Stream {
     socket: TcpStream,
     shared: Arc<Shared>,
     route: Arc<Route>,
-    held: Option<Held>,
+    /// Counts it as use while it lives.
+    _held: Option<Held>,
     looks: Interval,
     /// When a byte last moved.
     moved: Instant,
@@ -297,7 +301,7 @@ impl Stream {
             socket,
             shared,
             route,
-            held,
+            _held: held,
             looks,
             moved: Instant::now(),
             waking: None,
@@ -330,7 +334,7 @@ impl Stream {
         if self.waking.is_none() {
             let route = self.now()?;
             // One that is not to be woken takes them when it is awake again.
-            if !is_asleep(route.state) || !route.wake_on_traffic {
+            if passage(&route) != Passage::Park {
                 return Poll::Ready(Ok(()));
             }
             let shared = self.shared.clone();
@@ -345,14 +349,6 @@ impl Stream {
             Ok(_) => Ok(()),
             Err(refusal) => Err(io::Error::other(OpenError::from(refusal))),
         })
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.end(self.shared.ports.clock.wall_micros());
-        }
     }
 }
 

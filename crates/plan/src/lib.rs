@@ -9,7 +9,8 @@
 //! |---|---|
 //! | [`sandbox`] | the next step in a sandbox's life |
 //! | [`failure`] | what a failed step leaves in a sandbox's record |
-//! | [`timers`] | which timers of a sandbox run, the idle timeout among them |
+//! | [`timers`] | which timers of a sandbox run |
+//! | [`idle`] | from what sources of use know: when a sandbox is idle, and what is written of its use |
 //! | [`pool`] | how many members a pool makes and removes |
 //! | [`expect`] | what a pool has asked for and not seen yet |
 //! | [`snapshot`] | the next step towards a snapshot |
@@ -20,6 +21,7 @@
 pub mod claim;
 pub mod expect;
 pub mod failure;
+pub mod idle;
 pub mod pool;
 pub mod sandbox;
 pub mod snapshot;

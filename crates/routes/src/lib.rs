@@ -43,6 +43,7 @@
 //! | `merge` | which of two accounts of one key wins |
 //! | `claims` | the id index, which readers use without locks |
 //! | `graves` | tombstones and when they may go |
+//! | [`waking`] | why a sandbox was not woken: the one list for those who wake and those who ask |
 
 mod claims;
 mod graves;
@@ -54,8 +55,10 @@ pub mod route;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod waking;
 
 pub use message::{Deletion, Message, Snapshot, Writer};
 pub use outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync};
 pub use route::{Address, Gate, Route, State, TokenHash, keep};
-pub use table::{Limits, Refused, StaleReport, Stats, Table};
+pub use table::{Ear, Limits, Refused, StaleReport, Stats, Table};
+pub use waking::WakeError;

@@ -5,8 +5,9 @@
 //! fixed moment, and decides only when tombstones may go, never what wins.
 
 use std::{
+    fmt::Debug,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -20,7 +21,7 @@ use crate::{
     message::{Deletion, Message, Snapshot, Writer},
     outcome::{Counts, Outcome, Resync},
     records::{Listed, Records},
-    route::{Route, keep},
+    route::{Route, State, keep},
 };
 
 /// How long and how many tombstones are kept.
@@ -47,7 +48,17 @@ impl Default for Limits {
 pub struct Table {
     published: Published,
     synced: AtomicBool,
+    ear: OnceLock<Arc<dyn Ear>>,
     records: Mutex<Records>,
+}
+
+/// Hears of changes, after readers can see them.
+pub trait Ear: Send + Sync + Debug {
+    /// A route was told of that leads to nothing awake: it fell asleep, wakes, or ends.
+    fn closed(&self, route: &Route);
+
+    /// Everything may have changed.
+    fn resynced(&self);
 }
 
 /// Why a connection may not be used any more.
@@ -104,8 +115,14 @@ impl Table {
         Self {
             published: Published::new(),
             synced: AtomicBool::new(false),
+            ear: OnceLock::new(),
             records: Mutex::new(Records::new(limits)),
         }
+    }
+
+    /// Tells somebody of changes from now on. There is one ear; a second is not heard.
+    pub fn listen(&self, ear: Arc<dyn Ear>) {
+        let _ = self.ear.set(ear);
     }
 
     /// Whether the table may answer for what it does not know. Before that, and after
@@ -160,6 +177,18 @@ impl Table {
 
     /// Takes one message. What it changes is visible to readers when this returns.
     pub fn apply(&self, by: Writer, message: Message, now: Duration) -> Outcome {
+        let closed = match &message {
+            Message::Upsert(route) if route.state != State::Running => Some(Arc::clone(route)),
+            Message::Upsert(_) | Message::Delete(_) | Message::Unreadable(_) => None,
+        };
+        let outcome = self.take(by, message, now);
+        if let (Some(ear), Some(route)) = (self.ear.get(), closed) {
+            ear.closed(&route);
+        }
+        outcome
+    }
+
+    fn take(&self, by: Writer, message: Message, now: Duration) -> Outcome {
         let mut records = self.records.lock();
         let outcome = match message {
             Message::Unreadable(why) => Outcome::Invalid(why),
@@ -197,6 +226,10 @@ impl Table {
         }
         self.synced.store(true, Ordering::Release);
         self.sweep(&mut records, now);
+        drop(records);
+        if let Some(ear) = self.ear.get() {
+            ear.resynced();
+        }
         resync
     }
 

@@ -131,7 +131,11 @@ settings! {
     wake_timeout: Period = "wake.timeout", Fallback::Fixed("1m");
     /// Requests that may wait for sandboxes to wake; more are refused
     wake_max_parked: AtLeastOne = "wake.max_parked", Fallback::Fixed("16384");
-    /// Sandboxes that are woken at once; more take turns
+    /// Requests that may wait for one sandbox to wake; more are refused
+    wake_max_parked_per_sandbox: AtLeastOne = "wake.max_parked_per_sandbox", Fallback::Fixed("2048");
+    /// How long requests inside a sandbox have to end before it is put to sleep; longer ones are held
+    wake_drain_timeout: Period = "wake.drain_timeout", Fallback::Fixed("250ms");
+    /// Sandboxes that are woken at once; more take turns, fair between teams
     wake_max_concurrent: AtLeastOne = "wake.max_concurrent", Fallback::Fixed("64");
     /// Address and port of the page for Prometheus, in plain HTTP and for everybody who reaches it;
     /// empty for none

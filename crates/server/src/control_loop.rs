@@ -6,7 +6,7 @@ use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use api::Readiness;
 use cache::Health;
-use control::{ActivitySource, AgentTokens, Control, events::StoredEvents, world::Caches};
+use control::{AgentTokens, Control, Options, events::StoredEvents, world::Caches};
 use kit::{Clock, Entropy, Tasks};
 use model::Uid;
 use runtime::{Family, Inside, Runtime, RuntimeError, fake::FakeRuntime};
@@ -14,7 +14,7 @@ use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{config::types::RuntimeKind, doctor, image, run::find_agent};
+use crate::{config::types::RuntimeKind, doctor, image, run::find_agent, sleep::GatewayUse};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -91,15 +91,18 @@ pub(crate) async fn start(
     store: &Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<Entropy>,
-    activity: Arc<dyn ActivitySource>,
+    front: Arc<GatewayUse>,
     tokens: Arc<dyn AgentTokens>,
+    options: Options,
 ) -> anyhow::Result<ControlLoop> {
     let tasks = engine.tasks.clone();
     let runtime = Arc::clone(&engine.runtime);
     let events = StoredEvents::start(store.clone(), clock.clone(), &tasks);
     let control = control::Builder::new(store.clone(), runtime, clock.clone(), entropy.clone())
         .events(Arc::new(events))
-        .activity(activity)
+        .options(options)
+        .activity(front.clone())
+        .followers(front)
         .tokens(tokens)
         .start(&tasks, Instant::now() + SYNC_TIMEOUT)
         .await

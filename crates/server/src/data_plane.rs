@@ -6,48 +6,44 @@
 //!                     └─ for none ──────▶ E2B API ──────────────▶ intent ─▶ store
 //! ```
 //!
-//! The adapters between the parts are here: tokens for the control loop, use of sandboxes for its
-//! timers, flights for the gateway, quotas for flights, administrators for the API. No part knows
-//! another.
+//! The adapters between the parts are here and in [`crate::sleep`]: tokens for the control loop,
+//! administrators for the API. No part knows another.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use api::Authenticator;
-use async_trait::async_trait;
-use auth::{Audit, Keys, Ledger, Reservation, Seal, quota::Size};
-use cache::{RouteFeed, RoutingCache, SandboxCache};
-use control::{ActivitySource, AgentTokens};
+use auth::{Audit, Keys, Ledger, Seal, quota::Size};
+use cache::{RouteFeed, RoutingCache, Watched};
+use control::AgentTokens;
 use e2b::{E2b, Sampler};
 use gateway::{Gateway, Listen as Door, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
-    Key, Metadata, Name, Sandbox, SandboxTemplate, StringMap, Timestamp, Version,
+    Metadata, Name, Sandbox, SandboxTemplate, StringMap,
     template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
     workload::Secret,
 };
-use plan::timers::Activity;
-use routes::{Route, Table};
+use routes::Table;
 use rustls::ServerConfig;
 use store::{Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
-use wake::{Flights, Quota, Reserved, TeamLimit, WakeError};
+use wake::Flights;
 
 use crate::{
     config::{Settings, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
     metrics::Sources,
     sampling::{Host, Sampling},
+    sleep::{GatewayUse, Routed, TeamQuota, Waker},
 };
 
 /// The template that is there from the first start on.
 const BASE: &str = "base";
-/// How long one part waits for another to have heard of a change.
-const FOLLOWING: Duration = Duration::from_secs(1);
 
 /// What it stands on.
 #[derive(Debug)]
@@ -90,12 +86,9 @@ impl DataPlane {
         let routing = RoutingCache::start(Arc::clone(on.store), options, deadline, tasks)
             .await
             .context("read where sandboxes are")?;
-        let table = feed_routes(&on, tasks);
+        let table = feed_routes(&on, &used.watched, tasks);
         let ledger = ledger(&on)?;
-        let quota = TeamQuota {
-            keys: on.keys.clone(),
-            ledger: Arc::clone(&ledger),
-        };
+        let quota = TeamQuota::new(on.keys.clone(), Arc::clone(&ledger));
         let flights = Flights::within(
             Arc::new(quota),
             Arc::clone(on.store),
@@ -104,14 +97,14 @@ impl DataPlane {
             tasks.child(),
             wake_options(on.settings),
         );
-        let api = start_api(&on, ledger, &table, tasks).await?;
+        let api = start_api(&on, ledger, &used.watched, tasks).await?;
         let ports = Ports {
             routes: table,
             inside: Arc::clone(&on.engine.inside),
-            wake: Arc::new(Waker {
-                flights: flights.clone(),
-                told: on.control.caches().sandboxes.clone(),
-            }),
+            wake: Arc::new(Waker::new(
+                flights.clone(),
+                on.control.caches().sandboxes.clone(),
+            )),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
             entropy: Arc::clone(on.entropy),
@@ -136,7 +129,7 @@ impl DataPlane {
             "start the gateway (choose other ports with --e2b-listen and --e2b-tls-listen, or 0 \
              for any free one)"
         })?;
-        used.0.set(gateway.activity()).ok();
+        used.opened(gateway.activity());
         let sources = Sources {
             sandboxes: on.control.caches().sandboxes.clone(),
             gateway: gateway.metrics(),
@@ -174,18 +167,20 @@ fn wake_options(settings: &Settings) -> wake::Options {
         enabled: settings.wake_enabled.0,
         timeout: settings.wake_timeout.0,
         max_parked: settings.wake_max_parked.0,
+        max_parked_per_sandbox: settings.wake_max_parked_per_sandbox.0,
         max_concurrent: settings.wake_max_concurrent.0,
         ..wake::Options::default()
     }
 }
 
-fn feed_routes(on: &Foundation<'_>, tasks: &Tasks) -> Arc<Table> {
+fn feed_routes(on: &Foundation<'_>, watched: &Watched, tasks: &Tasks) -> Arc<Table> {
     let table = Arc::new(Table::new(routes::Limits::default()));
     let feed = RouteFeed {
         store: Arc::clone(on.store),
         table: Arc::clone(&table),
         clock: Arc::clone(on.clock),
         entropy: Arc::clone(on.entropy),
+        watched: watched.clone(),
     };
     let stop = tasks.stopping().clone();
     tasks.spawn(async move {
@@ -224,7 +219,7 @@ fn ledger(on: &Foundation<'_>) -> anyhow::Result<Arc<Ledger>> {
 async fn start_api(
     on: &Foundation<'_>,
     ledger: Arc<Ledger>,
-    table: &Arc<Table>,
+    watched: &Watched,
     tasks: &Tasks,
 ) -> anyhow::Result<Arc<E2b>> {
     let deadline = Instant::now() + SYNC_TIMEOUT;
@@ -251,7 +246,7 @@ async fn start_api(
         ledger,
     );
     ports.audit = Some(on.audit.clone());
-    ports.followers = Arc::new(Routed(Arc::clone(table)));
+    ports.followers = Arc::new(Routed(watched.clone()));
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
     if let Some(runtime) = &on.engine.local {
         let sampler = Arc::new(Sampler::default());
@@ -307,116 +302,6 @@ impl AgentTokens for SealedTokens {
         let access = sandbox.spec.access.as_ref()?;
         access.agent_token.as_ref()?;
         Some(self.0.agent_token(sandbox.spec.sandbox_id.as_ref()?))
-    }
-}
-
-/// What the gateway saw. Until it has started nobody can say, and nobody is put to sleep.
-#[derive(Debug, Default)]
-pub(crate) struct GatewayUse(OnceLock<gateway::Activity>);
-
-impl ActivitySource for GatewayUse {
-    fn activity(&self, sandbox: &Sandbox) -> Activity {
-        let Some(activity) = self.0.get() else {
-            return Activity::Unknown;
-        };
-        match activity.of(sandbox.uid()) {
-            Some(seen) if seen.epoch != sandbox.spec.epoch => Activity::LastUsed(None),
-            Some(seen) if seen.open > 0 => Activity::InUse,
-            Some(seen) => Activity::LastUsed(Some(Timestamp::from_micros(seen.last_micros))),
-            None => Activity::LastUsed(None),
-        }
-    }
-}
-
-/// Flights, as the gateway asks for them.
-#[derive(Debug)]
-struct Waker {
-    flights: Flights,
-    /// What the API tells of sandboxes.
-    told: SandboxCache,
-}
-
-#[async_trait]
-impl gateway::Wake for Waker {
-    async fn wake(
-        &self,
-        route: &Route,
-        deadline: Instant,
-    ) -> Result<Arc<Route>, gateway::WakeError> {
-        let woken = self
-            .flights
-            .wake(route, deadline)
-            .await
-            .map_err(|error| match error {
-                WakeError::NotFound => gateway::WakeError::NotFound,
-                WakeError::Failed => gateway::WakeError::Failed,
-                WakeError::Timeout => gateway::WakeError::Timeout,
-                WakeError::Overloaded => gateway::WakeError::Overloaded {
-                    retry_after: Duration::from_secs(1),
-                },
-                // Until somebody ends or puts to sleep another one.
-                WakeError::TeamLimit(_) => gateway::WakeError::TeamLimit {
-                    retry_after: Duration::from_secs(30),
-                },
-            })?;
-        // Whoever is answered from inside is not told that it sleeps. One that cannot say is no
-        // reason not to answer.
-        let soon = deadline.min(Instant::now() + FOLLOWING);
-        let _ = self.told.wait_for_version(woken.version, soon).await;
-        Ok(woken)
-    }
-}
-
-/// The route table, as the API asks for it.
-#[derive(Debug)]
-struct Routed(Arc<Table>);
-
-#[async_trait]
-impl e2b::ports::Followers for Routed {
-    async fn have_seen(&self, key: &Key, version: Version) {
-        let Some(namespace) = &key.namespace else {
-            return;
-        };
-        let until = Instant::now() + FOLLOWING;
-        // The table is told by a watch of its own, which is about as far as the API's: this looks
-        // once or twice.
-        while Instant::now() < until {
-            match self.0.find(namespace, &key.name) {
-                Some(route) if route.version >= version => return,
-                // Gone for good, which nothing overtakes.
-                None if self.0.stats().watched >= version => return,
-                Some(_) | None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    }
-}
-
-/// Quotas, as flights ask for them: against whoever the sandbox was made for, whoever wakes it.
-#[derive(Debug)]
-struct TeamQuota {
-    keys: Keys,
-    ledger: Arc<Ledger>,
-}
-
-impl Quota for TeamQuota {
-    fn reserve(&self, sandbox: &Sandbox) -> Result<Box<dyn Reserved>, TeamLimit> {
-        let owner = sandbox.spec.owner.as_ref();
-        let account = owner.and_then(|owner| self.keys.find_account(owner));
-        // Nobody is limited who has no team, and nothing is woken that has no id.
-        let (Some(account), Some(id)) = (account, &sandbox.spec.sandbox_id) else {
-            return Ok(Box::new(wake::NoQuota));
-        };
-        let reserved = self.ledger.reserve(&account, id, &sandbox.spec);
-        Ok(Box::new(InLedger(reserved.map_err(|_| TeamLimit)?)))
-    }
-}
-
-/// What the ledger holds for a flight.
-struct InLedger(Reservation);
-
-impl Reserved for InLedger {
-    fn written(self: Box<Self>, version: Version) {
-        self.0.written(version);
     }
 }
 

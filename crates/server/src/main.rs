@@ -30,6 +30,7 @@ mod metrics;
 mod run;
 mod sampling;
 mod serve;
+mod sleep;
 mod stall;
 mod throwaway;
 mod tls;

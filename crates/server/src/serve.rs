@@ -31,9 +31,10 @@ use crate::{
     config::{Settings, types::Listen},
     control_loop::{self, Engine, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
-    data_plane::{DataPlane, Foundation, GatewayUse, SealedTokens},
+    data_plane::{DataPlane, Foundation, SealedTokens},
     listener,
     metrics::{self, Sources},
+    sleep::GatewayUse,
     tls::{self, Authority, Identity},
     token::Token,
 };
@@ -92,8 +93,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             let seal = Seal::new(Token::ensure(&data_dir.join("seal"), &entropy)?.hash());
             let used = Arc::new(GatewayUse::default());
             let tokens = Arc::new(SealedTokens(seal.clone()));
+            let options = control::Options {
+                drain_timeout: settings.wake_drain_timeout.0,
+                ..control::Options::default()
+            };
+            let front = used.clone();
             let control =
-                control_loop::start(&engine, &store, &clock, &entropy, used.clone(), tokens)
+                control_loop::start(&engine, &store, &clock, &entropy, front, tokens, options)
                     .await?;
             let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
             let on = Foundation {

@@ -49,6 +49,7 @@ impl Gateway {
             table: Arc::clone(&table),
             clock: Arc::clone(&clock),
             entropy,
+            watched: cache::Watched::default(),
         };
         let heard = Arc::<Mutex<Vec<Message>>>::clone(&outbox);
         let stop = tasks.stopping().clone();

@@ -187,6 +187,7 @@ impl World {
                 first: Duration::from_millis(20),
                 cap: Duration::from_secs(10),
             },
+            drain_timeout: Duration::from_millis(250),
         };
         let builder = Builder::new(
             self.desk(Role::Control),

@@ -1,52 +1,33 @@
 //! Flights.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use cache::{RoutingCache, WaitError};
 use kit::{Clock, Tasks};
 use model::{
-    Epoch, Key, Sandbox, Spec as _, Timestamp, Uid, Version,
+    Key, Sandbox, Spec as _, Timestamp, Version,
     lifecycle::{OperationKind, Request, Standing, Traffic, Verdict, admit},
     sandbox::{DesiredState, OperationState, SandboxSpec},
 };
 use parking_lot::Mutex;
-use routes::Route;
+use routes::{Route, WakeError};
 use store::{Store, StoreError, StoreExt as _};
-use thiserror::Error;
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::oneshot,
     time::{Instant, timeout_at},
 };
 
 use crate::{
     Options,
-    quota::{NoQuota, Quota, TeamLimit},
+    board::{Board, Delivery, Outcome, Ticket},
+    quota::{NoQuota, Quota},
+    stats::{Ending, Rung, Stats, Whom},
+    turns::{Team, Turns},
 };
 
-/// Why a sandbox was not woken.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum WakeError {
-    /// There is nothing to wake: gone, ending, another's by now, or not to be woken by traffic.
-    #[error("there is no sandbox to wake")]
-    NotFound,
-    /// It was tried and did not work. Trying again may.
-    #[error("waking failed")]
-    Failed,
-    /// It took too long.
-    #[error("waking took too long")]
-    Timeout,
-    /// Too many wait already. Nothing was asked of the sandbox.
-    #[error("too many requests wait for sandboxes to wake")]
-    Overloaded,
-    /// Its team may not have another one awake now.
-    #[error(transparent)]
-    TeamLimit(#[from] TeamLimit),
-}
-
-type Outcome = Result<Arc<Route>, WakeError>;
-
-/// Which delivery is woken.
-type Delivery = (Uid, Epoch);
+/// When to come again to a team that has as many awake as it may: until another one of its
+/// sandboxes ends or sleeps.
+const TEAM_RETRY: Duration = Duration::from_secs(30);
 
 /// The table of flights. Clones share it.
 #[derive(Clone, Debug)]
@@ -60,42 +41,28 @@ struct Inner {
     options: Options,
     quota: Arc<dyn Quota>,
     tasks: Tasks,
-    places: Semaphore,
+    turns: Arc<Turns>,
     board: Mutex<Board>,
+    stats: Stats,
 }
 
-/// Who waits for what.
-#[derive(Debug, Default)]
-struct Board {
-    flights: BTreeMap<Delivery, Vec<Seat>>,
-    parked: usize,
-    next_seat: u64,
+/// What a flight found, or wrote.
+#[derive(Clone, Copy, Debug)]
+struct Intended {
+    /// From this version on an observation is an answer.
+    since: Version,
+    from: Rung,
 }
 
-/// One request that waits.
-#[derive(Debug)]
-struct Seat {
-    number: u64,
-    answer: oneshot::Sender<Outcome>,
+/// Counts how a request's wait ended, however it ends.
+struct Wait<'a> {
+    stats: &'a Stats,
+    ending: Ending,
 }
 
-/// Gives a request's seat back when it leaves.
-struct Ticket<'a> {
-    board: &'a Mutex<Board>,
-    delivery: Delivery,
-    number: u64,
-}
-
-impl Drop for Ticket<'_> {
+impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let mut board = self.board.lock();
-        let board = &mut *board;
-        // A flight that has landed took its seats with it.
-        if let Some(seats) = board.flights.get_mut(&self.delivery) {
-            let before = seats.len();
-            seats.retain(|seat| seat.number != self.number);
-            board.parked -= before - seats.len();
-        }
+        self.stats.count(self.ending);
     }
 }
 
@@ -123,7 +90,7 @@ impl Flights {
         options: Options,
     ) -> Self {
         Self(Arc::new(Inner {
-            places: Semaphore::new(options.max_concurrent.max(1)),
+            turns: Turns::new(options.max_concurrent),
             quota,
             store,
             routes,
@@ -131,6 +98,7 @@ impl Flights {
             options,
             tasks,
             board: Mutex::default(),
+            stats: Stats::default(),
         }))
     }
 
@@ -141,20 +109,32 @@ impl Flights {
     /// See [`WakeError`].
     pub async fn wake(&self, route: &Route, deadline: Instant) -> Outcome {
         let inner = &*self.0;
+        let mut wait = Wait {
+            stats: &inner.stats,
+            ending: Ending::Left,
+        };
+        let outcome = self.wait(route, deadline).await;
+        wait.ending = Ending::of(&outcome);
+        outcome
+    }
+
+    async fn wait(&self, route: &Route, deadline: Instant) -> Outcome {
+        let inner = &*self.0;
         if !inner.options.enabled || !route.wake_on_traffic {
             return Err(WakeError::NotFound);
         }
         let delivery = (route.uid, route.epoch);
-        let (ticket, answer, is_first) = inner.take_seat(delivery)?;
+        let (ticket, answer, is_first) = inner.take_seat(delivery, &route.owner)?;
         if is_first {
             let key = Key {
                 kind: SandboxSpec::KIND,
                 namespace: Some(route.namespace.clone()),
                 name: route.name.clone(),
             };
-            let inner = Arc::clone(&self.0);
+            let (inner, team) = (Arc::clone(&self.0), route.owner.clone());
+            inner.stats.began();
             self.0.tasks.spawn(async move {
-                let outcome = inner.fly(&key, delivery).await;
+                let outcome = inner.fly(&key, delivery, &team).await;
                 inner.land(delivery, &outcome);
             });
         }
@@ -171,7 +151,13 @@ impl Flights {
     /// Requests that wait now.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.0.board.lock().parked
+        self.0.board.lock().parked()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.0.stats
     }
 }
 
@@ -179,62 +165,58 @@ impl Inner {
     fn take_seat(
         &self,
         delivery: Delivery,
+        team: &Team,
     ) -> Result<(Ticket<'_>, oneshot::Receiver<Outcome>, bool), WakeError> {
-        let mut board = self.board.lock();
-        let waiting = board.flights.get(&delivery).map_or(0, Vec::len);
-        if board.parked >= self.options.max_parked || waiting >= self.options.max_parked_per_sandbox
-        {
-            return Err(WakeError::Overloaded);
-        }
-        board.parked += 1;
-        board.next_seat += 1;
-        let number = board.next_seat;
-        let (sender, answer) = oneshot::channel();
-        let is_first = !board.flights.contains_key(&delivery);
-        board.flights.entry(delivery).or_default().push(Seat {
-            number,
-            answer: sender,
-        });
+        let seated = self.board.lock().seat(delivery, team, &self.options)?;
         let ticket = Ticket {
             board: &self.board,
             delivery,
-            number,
+            number: seated.number,
         };
-        Ok((ticket, answer, is_first))
+        Ok((ticket, seated.answer, seated.is_first))
     }
 
     /// Tells everybody who waits, in the order in which they came.
     fn land(&self, delivery: Delivery, outcome: &Outcome) {
-        let seats = {
-            let mut board = self.board.lock();
-            let seats = board.flights.remove(&delivery).unwrap_or_default();
-            board.parked -= seats.len();
-            seats
-        };
-        for seat in seats {
+        let seats = self.board.lock().clear(delivery);
+        for answer in seats.into_values() {
             // Whoever has just left need not hear.
-            let _ = seat.answer.send(outcome.clone());
+            let _ = answer.send(outcome.clone());
         }
     }
 
-    async fn fly(&self, key: &Key, delivery: Delivery) -> Outcome {
+    async fn fly(&self, key: &Key, delivery: Delivery, team: &Team) -> Outcome {
         let deadline = Instant::now() + self.options.timeout;
         let flown = timeout_at(deadline, async {
-            // Never closed, so there is a place in the end; those who wait are served in order.
-            let _place = self.places.acquire().await;
+            let began = self.clock.monotonic();
+            let _turn = self.turns.take(team).await;
+            let turn = self.since(began);
             let mut tried = false;
             loop {
-                let Some(since) = self.intend(key, delivery, tried).await? else {
+                let asked = self.clock.monotonic();
+                let Some(intended) = self.intend(key, delivery, tried).await? else {
                     continue;
                 };
                 tried = true;
+                let written = self.clock.monotonic();
                 // Nothing means that it was put to sleep again under way, or could not be woken.
-                if let Some(route) = self.arrival(key, delivery, since, deadline).await? {
+                if let Some(route) = self
+                    .arrival(key, delivery, intended.since, deadline)
+                    .await?
+                {
+                    let note = |whom, took| self.stats.note(intended.from, whom, took);
+                    note(Whom::Turn, turn);
+                    note(Whom::Store, written.saturating_sub(asked));
+                    note(Whom::Control, self.since(written));
                     return Ok(route);
                 }
             }
         });
         flown.await.unwrap_or(Err(WakeError::Timeout))
+    }
+
+    fn since(&self, then: Duration) -> Duration {
+        self.clock.monotonic().saturating_sub(then)
     }
 
     /// Writes that the sandbox should be awake, and until when. Answers the version from which on
@@ -244,7 +226,7 @@ impl Inner {
         key: &Key,
         delivery: Delivery,
         tried: bool,
-    ) -> Result<Option<Version>, WakeError> {
+    ) -> Result<Option<Intended>, WakeError> {
         let sandbox = match self.store.find::<SandboxSpec>(key).await {
             Ok(Some(sandbox)) => sandbox,
             Ok(None) => return Err(WakeError::NotFound),
@@ -253,17 +235,29 @@ impl Inner {
         if (sandbox.uid(), sandbox.spec.epoch) != delivery || !may_wake(&sandbox) {
             return Err(WakeError::NotFound);
         }
+        let intended = |since| {
+            let from = match sandbox.status.snapshot {
+                Some(_) => Rung::Rootfs,
+                None => Rung::Freeze,
+            };
+            Some(Intended { since, from })
+        };
         // Its deadline stands still while it sleeps.
         match admit(Request::Resume, Standing::of(&sandbox, false)) {
-            Verdict::Already => return Ok(Some(sandbox.version())),
+            Verdict::Already => return Ok(intended(sandbox.version())),
             Verdict::Denied(_) => return Err(WakeError::NotFound),
             Verdict::Do | Verdict::Deferred(_) => {}
         }
         if tried && gave_up(&sandbox) {
             return Err(WakeError::Failed);
         }
-        let reserved = self.quota.reserve(&sandbox)?;
-        let mut next = sandbox;
+        let reserved = self
+            .quota
+            .reserve(&sandbox)
+            .map_err(|_| WakeError::TeamLimit {
+                retry_after: TEAM_RETRY,
+            })?;
+        let mut next = sandbox.clone();
         next.spec.desired_state = DesiredState::Running;
         let timeouts = &mut next.spec.timeouts;
         if timeouts.end_at.is_some() {
@@ -275,7 +269,7 @@ impl Inner {
         match self.store.update_spec(&next).await {
             Ok(written) => {
                 reserved.written(written.version());
-                Ok(Some(written.version()))
+                Ok(intended(written.version()))
             }
             Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => Ok(None),
             Err(StoreError::NotFound(_)) => Err(WakeError::NotFound),

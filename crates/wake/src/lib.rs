@@ -17,11 +17,23 @@
 //! The intent to be awake and the new deadline are one compare-and-set. What comes after is read
 //! from a cache whose versions say whether it is an answer to that write; nothing is ever asked of
 //! control or a runtime. What a team may have awake is reserved before that write.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `flight` | the flights themselves |
+//! | `board` | who waits for which, and who gives way when too many wait |
+//! | `turns` | so many at once, fair between teams |
+//! | [`quota`] | what teams may have awake |
+//! | [`stats`] | what happened, as numbers |
 
+mod board;
 mod flight;
 mod options;
-mod quota;
+pub mod quota;
+pub mod stats;
+mod turns;
 
-pub use flight::{Flights, WakeError};
+pub use flight::Flights;
 pub use options::Options;
 pub use quota::{NoQuota, Quota, Reserved, TeamLimit};
+pub use routes::WakeError;

@@ -221,7 +221,9 @@ async fn too_many_are_refused_before_anything_is_asked() {
     });
     assert_eq!(
         none.wake(&route, soon()).await.unwrap_err(),
-        WakeError::Overloaded
+        WakeError::Overloaded {
+            retry_after: Duration::from_secs(1)
+        }
     );
     assert_eq!(world.read(&sandbox).await.metadata.generation, before);
     let few = world.flights(Options {
@@ -369,7 +371,12 @@ async fn a_team_without_room_is_told_so_and_its_sandbox_sleeps_on() {
     let before = world.read(&sandbox).await.metadata.generation;
     let all = join_all((0..3).map(|_| flights.wake(&route, soon()))).await;
     for outcome in all {
-        assert_eq!(outcome.unwrap_err(), WakeError::TeamLimit(TeamLimit));
+        assert_eq!(
+            outcome.unwrap_err(),
+            WakeError::TeamLimit {
+                retry_after: Duration::from_secs(30)
+            }
+        );
     }
     assert_eq!(world.read(&sandbox).await.metadata.generation, before);
     room.free.store(1, Ordering::SeqCst);

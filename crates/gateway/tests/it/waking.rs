@@ -11,7 +11,12 @@ use std::{
 use async_trait::async_trait;
 use gateway::{Wake, WakeError};
 use routes::{Gate, Route, State};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::Mutex,
+    time::Instant,
+};
 
 use crate::{
     client::{Client, get, once, request},
@@ -165,4 +170,91 @@ async fn a_wait_has_an_end_and_a_client_that_leaves_ends_only_its_own() {
     drop(client);
     eventually(|| script.waiting.load(Ordering::SeqCst) == 0).await;
     world.quiet().await;
+}
+
+#[tokio::test]
+async fn a_request_under_which_its_sandbox_falls_asleep_wakes_it_or_is_refused() {
+    for opted_in in [true, false] {
+        let script = Arc::new(Script::default());
+        let world = world(&script, Duration::from_secs(60));
+        let (listener, port) = silent(world.ip).await;
+        let mut running = asleep(&world, State::Running);
+        running.wake_on_traffic = opted_in;
+        let running = world.apply(running);
+        let mut client = Client::connect(world.address()).await;
+        let host = format!("{port}-box.sbx.test");
+        client.send(get("/slow", &[("Host", &host)])).await;
+        let (mut inside, _) = listener.accept().await.unwrap();
+        let head = read_head(&mut inside).await;
+        assert!(head.starts_with("GET /slow"));
+        let pausing = |state| Route {
+            state,
+            ..running.clone()
+        };
+        // It has a while to answer first.
+        world.apply(pausing(State::Pausing));
+        world.apply(pausing(State::Paused));
+        if opted_in {
+            eventually(|| script.waiting.load(Ordering::SeqCst) == 1).await;
+            // Awake again, the answer comes as if nothing had been.
+            world.apply(running.clone());
+            inside
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                .await
+                .unwrap();
+            assert_eq!(client.head().await.status, 200);
+            assert_eq!(client.read_exact(2).await, b"ok");
+        } else {
+            assert_eq!(client.head().await.status, 502);
+            assert_eq!(script.calls.load(Ordering::SeqCst), 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_inside_is_waited_for_and_what_is_parked_is_not() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let (listener, port) = silent(world.ip).await;
+    let running = world.apply(asleep(&world, State::Running));
+    let activity = world.gateway.activity();
+    let mut client = Client::connect(world.address()).await;
+    let host = format!("{port}-box.sbx.test");
+    client.send(get("/", &[("Host", &host)])).await;
+    let (mut inside, _) = listener.accept().await.unwrap();
+    let drained = tokio::spawn({
+        let activity = activity.clone();
+        async move { activity.drained(running.uid, running.epoch).await }
+    });
+    world.apply(Route {
+        state: State::Pausing,
+        ..running.clone()
+    });
+    let mut parked = Client::connect(world.address()).await;
+    parked.send(get("/", &[("Host", &host)])).await;
+    eventually(|| script.waiting.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(activity.of(running.uid).unwrap().open, 2);
+    assert!(!drained.is_finished());
+    inside
+        .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(client.head().await.status, 204);
+    drained.await.unwrap();
+    assert_eq!(activity.of(running.uid).unwrap().open, 1);
+}
+
+/// A program that takes connections and says nothing by itself.
+async fn silent(ip: std::net::IpAddr) -> (TcpListener, u16) {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
 }

@@ -13,7 +13,8 @@ use super::super::*;
 use crate::{
     claim::{Delivery, claimed, released},
     failure::after_failure,
-    timers::{Activity, timers},
+    idle::{Activity, Idle},
+    timers::timers,
 };
 
 pub(super) const IDLE_IMAGE: &str = "idle:1";
@@ -149,11 +150,11 @@ impl World {
     }
 
     pub(super) fn due(&self) -> Due {
-        let timers = timers(&self.record, Activity::LastUsed(None));
+        let timers = timers(&self.record, Activity::RECORD_ONLY);
         let over = |at: Option<Timestamp>| at.is_some_and(|at| at <= self.now);
         Due {
             end: over(timers.end),
-            idle: over(timers.idle.map(|t| t.0)),
+            idle: matches!(timers.idle, Idle::Timer { at, .. } if at <= self.now),
             descend: over(timers.descend.map(|t| t.0)),
             retention: over(timers.retention.map(|t| t.0)),
             retry: over(timers.retry.map(|t| t.0)),

@@ -1,0 +1,145 @@
+//! What sleeping and waking need of several parts, none of which knows another: what the gateway saw
+//! for control's timers, what it has heard for whoever waits for that, flights for the gateway, and
+//! quotas for flights.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use auth::{Keys, Ledger, Reservation};
+use cache::{SandboxCache, Watched};
+use control::{ActivitySource, Followers};
+use model::{Key, Sandbox, Version};
+use plan::idle::Activity;
+use routes::{Route, WakeError};
+use tokio::time::Instant;
+use wake::{Flights, Quota, Reserved, TeamLimit};
+
+/// How long one part waits for another to have heard of a change.
+const FOLLOWING: Duration = Duration::from_secs(1);
+
+/// The gateway, as control asks for it: what it saw of use, and what it has heard of records.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayUse {
+    activity: OnceLock<gateway::Activity>,
+    /// How far its routes have come.
+    pub(crate) watched: Watched,
+}
+
+impl GatewayUse {
+    /// The gateway has started.
+    pub(crate) fn opened(&self, activity: gateway::Activity) {
+        let _ = self.activity.set(activity);
+    }
+}
+
+#[async_trait]
+impl ActivitySource for GatewayUse {
+    /// Until the gateway has started nobody can say, and nobody is put to sleep.
+    fn activity(&self, sandbox: &Sandbox) -> Activity {
+        let Some(activity) = self.activity.get() else {
+            return Activity::Unknown;
+        };
+        let used = activity.of(sandbox.uid());
+        match used.filter(|used| used.epoch == sandbox.spec.epoch) {
+            Some(used) if used.open > 0 => Activity::InUse,
+            used => Activity::Quiet {
+                last: used.map(|used| used.last),
+                watched: activity.watched(),
+            },
+        }
+    }
+
+    async fn drained(&self, sandbox: &Sandbox) {
+        if let Some(activity) = self.activity.get() {
+            activity.drained(sandbox.uid(), sandbox.spec.epoch).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Followers for GatewayUse {
+    async fn seen_by_all(&self, _: &Key, version: Version) -> bool {
+        // Before it has started it lets nobody in.
+        self.activity.get().is_none()
+            || self
+                .watched
+                .wait_for(version, Instant::now() + FOLLOWING)
+                .await
+    }
+}
+
+/// The route table, as the API asks for it.
+#[derive(Debug)]
+pub(crate) struct Routed(pub(crate) Watched);
+
+#[async_trait]
+impl e2b::ports::Followers for Routed {
+    async fn have_seen(&self, _: &Key, version: Version) {
+        // One that cannot say is no reason not to answer.
+        let _ = self.0.wait_for(version, Instant::now() + FOLLOWING).await;
+    }
+}
+
+/// Flights, as the gateway asks for them.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    flights: Flights,
+    /// What the API tells of sandboxes.
+    told: SandboxCache,
+}
+
+impl Waker {
+    pub(crate) const fn new(flights: Flights, told: SandboxCache) -> Self {
+        Self { flights, told }
+    }
+}
+
+#[async_trait]
+impl gateway::Wake for Waker {
+    async fn wake(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
+        let woken = self.flights.wake(route, deadline).await?;
+        // Whoever is answered from inside is not told that it sleeps. One that cannot say is no
+        // reason not to answer.
+        let soon = deadline.min(Instant::now() + FOLLOWING);
+        let _ = self.told.wait_for_version(woken.version, soon).await;
+        Ok(woken)
+    }
+}
+
+/// Quotas, as flights ask for them: against whoever the sandbox was made for, whoever wakes it.
+#[derive(Debug)]
+pub(crate) struct TeamQuota {
+    keys: Keys,
+    ledger: Arc<Ledger>,
+}
+
+impl TeamQuota {
+    pub(crate) const fn new(keys: Keys, ledger: Arc<Ledger>) -> Self {
+        Self { keys, ledger }
+    }
+}
+
+impl Quota for TeamQuota {
+    fn reserve(&self, sandbox: &Sandbox) -> Result<Box<dyn Reserved>, TeamLimit> {
+        let owner = sandbox.spec.owner.as_ref();
+        let account = owner.and_then(|owner| self.keys.find_account(owner));
+        // Nobody is limited who has no team, and nothing is woken that has no id.
+        let (Some(account), Some(id)) = (account, &sandbox.spec.sandbox_id) else {
+            return Ok(Box::new(wake::NoQuota));
+        };
+        let reserved = self.ledger.reserve(&account, id, &sandbox.spec);
+        Ok(Box::new(InLedger(reserved.map_err(|_| TeamLimit)?)))
+    }
+}
+
+/// What the ledger holds for a flight.
+struct InLedger(Reservation);
+
+impl Reserved for InLedger {
+    fn written(self: Box<Self>, version: Version) {
+        self.0.written(version);
+    }
+}

@@ -1,0 +1,212 @@
+//! What flights did, as numbers: how requests ended, and for whom flights waited.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use routes::WakeError;
+
+/// From which rung of sleep a sandbox was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Rung {
+    /// Frozen in memory.
+    Freeze,
+    /// From its files.
+    Rootfs,
+}
+
+impl Rung {
+    /// Both, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Freeze, Self::Rootfs];
+
+    /// The value of a label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Freeze => "freeze",
+            Self::Rootfs => "rootfs",
+        }
+    }
+}
+
+/// Whom a flight waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Whom {
+    /// Other flights: for its turn.
+    Turn,
+    /// The store, to read the record and write the intent.
+    Store,
+    /// Control and the runtime, until the sandbox was seen awake.
+    Control,
+}
+
+impl Whom {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Turn, Self::Store, Self::Control];
+
+    /// The value of a label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Turn => "turn",
+            Self::Store => "store",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// How a request's wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Ending {
+    /// Its sandbox is awake.
+    Woken,
+    /// There was nothing to wake.
+    NotFound,
+    /// Waking failed.
+    Failed,
+    /// It took too long.
+    Timeout,
+    /// Refused: too many wait.
+    Overloaded,
+    /// Refused: the team's limit.
+    TeamLimit,
+    /// The client left.
+    Left,
+}
+
+impl Ending {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Woken,
+        Self::NotFound,
+        Self::Failed,
+        Self::Timeout,
+        Self::Overloaded,
+        Self::TeamLimit,
+        Self::Left,
+    ];
+
+    /// The value of a label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Woken => "woken",
+            Self::NotFound => "not_found",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Overloaded => "overloaded",
+            Self::TeamLimit => "team_limit",
+            Self::Left => "left",
+        }
+    }
+
+    pub(crate) const fn of<T>(outcome: &Result<T, WakeError>) -> Self {
+        match outcome {
+            Ok(_) => Self::Woken,
+            Err(WakeError::NotFound) => Self::NotFound,
+            Err(WakeError::Failed) => Self::Failed,
+            Err(WakeError::Timeout) => Self::Timeout,
+            Err(WakeError::Overloaded { .. }) => Self::Overloaded,
+            Err(WakeError::TeamLimit { .. }) => Self::TeamLimit,
+        }
+    }
+}
+
+/// Buckets of a histogram: up to 2^n times 16 microseconds, and one for the rest.
+pub const BUCKETS: usize = 24;
+
+/// The upper bound of a bucket; none for the last.
+#[must_use]
+pub const fn bound(bucket: usize) -> Option<Duration> {
+    if bucket + 1 < BUCKETS {
+        Some(Duration::from_micros(16 << bucket))
+    } else {
+        None
+    }
+}
+
+/// Times of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many were in each bucket.
+    pub buckets: [u64; BUCKETS],
+    /// All of them together, in microseconds.
+    pub micros: u64,
+}
+
+#[derive(Debug, Default)]
+struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    micros: AtomicU64,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub struct Stats {
+    endings: [AtomicU64; Ending::ALL.len()],
+    flights: AtomicU64,
+    waits: [[Histogram; Whom::ALL.len()]; Rung::ALL.len()],
+}
+
+impl Stats {
+    /// How many waits of requests ended so.
+    #[must_use]
+    pub fn ended(&self, how: Ending) -> u64 {
+        self.endings[how as usize].load(Ordering::Relaxed)
+    }
+
+    /// How many flights were begun.
+    #[must_use]
+    pub fn flights(&self) -> u64 {
+        self.flights.load(Ordering::Relaxed)
+    }
+
+    /// How long flights that ended well waited.
+    #[must_use]
+    pub fn waited(&self, from: Rung, whom: Whom) -> Times {
+        let histogram = &self.waits[from as usize][whom as usize];
+        Times {
+            buckets: std::array::from_fn(|at| histogram.buckets[at].load(Ordering::Relaxed)),
+            micros: histogram.micros.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn count(&self, how: Ending) {
+        self.endings[how as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn began(&self) {
+        self.flights.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note(&self, from: Rung, whom: Whom, took: Duration) {
+        let histogram = &self.waits[from as usize][whom as usize];
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let above = micros.saturating_sub(1) >> 4;
+        let bucket = (u64::BITS - above.leading_zeros()) as usize;
+        histogram.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        histogram.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_first_bucket_that_holds_it() {
+        let stats = Stats::default();
+        for micros in [0, 16, 17, 32, 33, u64::MAX] {
+            stats.note(Rung::Freeze, Whom::Store, Duration::from_micros(micros));
+        }
+        let times = stats.waited(Rung::Freeze, Whom::Store);
+        assert_eq!(times.buckets[..3], [2, 2, 1]);
+        assert_eq!(times.buckets[BUCKETS - 1], 1);
+        assert_eq!(bound(0), Some(Duration::from_micros(16)));
+        assert_eq!(bound(BUCKETS - 1), None);
+    }
+}
