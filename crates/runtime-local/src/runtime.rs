@@ -17,6 +17,7 @@ use crate::{
     engine::Engine,
     error::{EngineError, Result},
     options::Options,
+    output::OutputLine,
     usage::{DiskUsage, Usage},
 };
 
@@ -56,6 +57,15 @@ impl LocalRuntime {
     /// If it could not be looked for at all.
     pub async fn disk_usage(&self, uid: Uid) -> Result<Option<DiskUsage>, RuntimeError> {
         self.run(move |engine| Ok(engine.disk_usage(uid))).await
+    }
+
+    /// The last of what the start command of a sandbox has said, oldest first; nothing if it has
+    /// none.
+    ///
+    /// # Errors
+    /// If it could not be looked for at all.
+    pub async fn output(&self, uid: Uid) -> Result<Vec<OutputLine>, RuntimeError> {
+        self.run(move |engine| Ok(engine.output(uid))).await
     }
 
     /// The images of this host.

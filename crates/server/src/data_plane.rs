@@ -38,6 +38,7 @@ use crate::{
     config::{Settings, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
     metrics::Sources,
+    process_logs::ProcessLogs,
     sampling::{Host, Sampling},
     sleep::{GatewayUse, Routed, TeamQuota, Waker},
 };
@@ -251,6 +252,7 @@ async fn start_api(
     if let Some(runtime) = &on.engine.local {
         let sampler = Arc::new(Sampler::default());
         ports.metrics = sampler.clone();
+        ports.logs = Arc::new(ProcessLogs(runtime.clone()));
         let sampling = Sampling {
             runtime: runtime.clone(),
             sandboxes: shared.sandboxes.clone(),

@@ -27,6 +27,7 @@ mod image;
 mod listener;
 mod logging;
 mod metrics;
+mod process_logs;
 mod run;
 mod sampling;
 mod serve;

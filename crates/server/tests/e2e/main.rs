@@ -19,5 +19,6 @@ mod run_on_server;
 mod sandboxes;
 mod server;
 mod start;
+mod start_commands;
 mod usage;
 mod watching;
