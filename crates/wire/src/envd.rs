@@ -8,6 +8,9 @@ use crate::{secret::Secret, time::Timestamp};
 
 /// Where the agent listens.
 pub const PORT: u16 = 49983;
+/// Where the agent's own program is inside. With the word `sftp` it serves the files of whoever
+/// runs it.
+pub const PROGRAM: &str = "/run/dormouse/init";
 /// The version of envd whose behaviour this is; the SDKs switch features on by it.
 pub const ENVD_VERSION: &str = "0.6.13";
 /// The version of what server and agent agree on beyond envd. The server refuses an agent whose
