@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 
 import * as e2b from "e2b";
-import { Sandbox, SandboxError, TimeoutError } from "e2b";
+import { Sandbox, SandboxError, Template, TimeoutError } from "e2b";
 
 import { RUN, eventually, raises, test } from "./harness.mjs";
 
@@ -45,6 +45,20 @@ test("a sandbox is made, described, listed and killed", async (world) => {
 test("the template may be named", async (world) => {
   assert.equal((await (await world.create({}, "base")).getInfo()).name, "base");
   await raises(Error, world.create({}, "no-such-template"), "no-such-template");
+});
+
+test("templates are known by name, alias and tag", async (world) => {
+  for (const known of ["base", "base:default", "aliased", "other_name", "other_name:v1"]) {
+    assert.equal(await Template.exists(known), true, known);
+    assert.equal(await Template.aliasExists(known), true, known);
+  }
+  for (const unknown of ["no-such-template", "base:v1", "aliased:v1", "somebody/base"]) {
+    assert.equal(await Template.exists(unknown), false, unknown);
+  }
+  const tags = (await Template.getTags("other_name")).map((tag) => tag.tag).sort();
+  assert.deepEqual(tags, ["default", "v1"]);
+  const box = await world.create({}, "other_name:v1");
+  assert.equal((await box.getInfo()).templateId, "aliased");
 });
 
 test("environment of the sandbox reaches commands", async (world) => {

@@ -5,7 +5,7 @@ import time
 
 import e2b
 import httpx
-from e2b import Sandbox, SandboxException, SandboxQuery, SandboxState
+from e2b import Sandbox, SandboxException, SandboxQuery, SandboxState, Template
 
 from harness import RUN, VERSION, case, eventually, number, raises
 
@@ -59,6 +59,19 @@ def a_sandbox_is_a_context_that_ends_with_its_block(world):
 def the_template_may_be_named(world):
     assert world.create(template="base").get_info().name == "base"
     raises(SandboxException, lambda: world.create(template="no-such-template"), "no-such-template")
+
+
+@case
+def templates_are_known_by_name_alias_and_tag(world):
+    for known in ["base", "base:default", "aliased", "other_name", "other_name:v1"]:
+        assert Template.exists(known) is True, known
+        assert Template.alias_exists(known) is True, known
+    for unknown in ["no-such-template", "base:v1", "aliased:v1", "somebody/base"]:
+        assert Template.exists(unknown) is False, unknown
+    assert sorted(t.tag for t in Template.get_tags("other_name")) == ["default", "v1"]
+    box = world.create(template="other_name:v1")
+    assert box.get_info().template_id == "aliased"
+    assert box.commands.run("echo made").stdout == "made\n"
 
 
 @case

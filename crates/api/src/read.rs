@@ -50,6 +50,9 @@ pub(crate) async fn list_or_watch(
     if params.is_on("watch")? {
         return watch::open(api, place, selector, renderer, &params).await;
     }
+    // Of no use to a list, and yet what they must be.
+    params.is_on("allowWatchBookmarks")?;
+    params.number("timeoutSeconds")?;
     if params.get("sendInitialEvents").is_some() {
         return Err(Refusal::invalid_option(
             "sendInitialEvents",

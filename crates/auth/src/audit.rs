@@ -22,8 +22,10 @@
 //! | `entry` | what is recorded |
 //! | `segment` | the files |
 //! | `writer` | the thread that writes them |
-//! | `query` | finding entries, page by page |
+//! | `query` | finding entries, page by page, in both orders |
+//! | `backwards` | the lines of a file, last one first |
 
+mod backwards;
 mod entry;
 mod query;
 mod segment;
@@ -39,7 +41,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 pub use entry::{Action, Actor, Entry, Outcome, Recorded};
-pub use query::{Cursor, Filter, InvalidCursor, MAX_LIMIT, Page};
+pub use query::{Cursor, Filter, InvalidCursor, MAX_LIMIT, Order, Page};
 
 use writer::{Counts, Message, Writer};
 
@@ -153,7 +155,7 @@ impl Audit {
         wait.await.map_err(|_| AuditError::Closed)
     }
 
-    /// The entries that a filter asks for, oldest first, what was just recorded included.
+    /// The entries that a filter asks for, what was just recorded included.
     ///
     /// # Errors
     /// If the cursor is none of this log's, or a file cannot be read.

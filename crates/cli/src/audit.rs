@@ -1,7 +1,5 @@
 //! `dormouse audit`: who did what, and what became of it.
 
-use std::collections::VecDeque;
-
 use clap::Args;
 use kit::{Clock as _, SystemClock};
 use model::Timestamp;
@@ -12,6 +10,9 @@ use crate::{
     output, print,
     sandbox::seconds,
 };
+
+/// The most entries that the server answers with at once.
+const MAX_PAGE: usize = 1000;
 
 /// Which entries.
 #[derive(Debug, Args)]
@@ -34,7 +35,13 @@ pub struct Arguments {
     /// The newest so many
     #[arg(long, default_value_t = 50)]
     limit: usize,
-    /// Print each entry as JSON, oldest first
+    /// Go on towards the past: those before the place that an earlier call ended with
+    #[arg(long, value_name = "PLACE")]
+    before: Option<String>,
+    /// Print the newest first; otherwise it is last
+    #[arg(long)]
+    newest_first: bool,
+    /// Print each entry as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -48,42 +55,52 @@ pub(crate) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<
         let from = now.saturating_sub(i64::from(seconds) * 1_000_000);
         Timestamp::from_micros(from).to_string()
     });
-    let mut newest: VecDeque<Value> = VecDeque::new();
-    let mut after: Option<String> = None;
+    let mut entries: Vec<Value> = Vec::new();
+    let mut next = arguments.before.clone();
+    // From the newest on, so that a long log costs no more than what is shown of it.
     loop {
+        let wanted = arguments.limit.saturating_sub(entries.len());
+        let limit = wanted.clamp(1, MAX_PAGE).to_string();
         let pairs = [
+            ("order", Some("desc")),
+            ("limit", Some(limit.as_str())),
             ("team", arguments.team.as_deref()),
             ("sandbox", arguments.sandbox.as_deref()),
             ("actor", arguments.actor.as_deref()),
             ("action", arguments.action.as_deref()),
             ("from", from.as_deref()),
-            ("after", after.as_deref()),
+            ("after", next.as_deref()),
         ];
         let pairs = pairs.into_iter().filter_map(|(k, v)| Some((k, v?)));
         let mut page = api.get(&with_query("/dormouse/audit", pairs)).await?;
-        let entries = page["entries"].as_array_mut().map(std::mem::take);
-        newest.extend(entries.unwrap_or_default());
-        let beyond = newest.len().saturating_sub(arguments.limit);
-        newest.drain(..beyond);
-        match page["next"].as_str() {
-            Some(next) => after = Some(next.to_owned()),
-            None => break,
+        let found = page["entries"].as_array_mut().map(std::mem::take);
+        entries.extend(found.unwrap_or_default());
+        next = page["next"].as_str().map(str::to_owned);
+        if next.is_none() || entries.len() >= arguments.limit {
+            break;
         }
+    }
+    entries.truncate(arguments.limit);
+    if let Some(place) = next.filter(|_| !entries.is_empty()) {
+        eprintln!("There are older ones: add --before {place}");
+    }
+    if !arguments.newest_first {
+        entries.reverse();
     }
     if arguments.json {
         return print(
-            &newest
+            &entries
                 .iter()
                 .map(|entry| format!("{entry}\n"))
                 .collect::<String>(),
         );
     }
-    if newest.is_empty() {
+    if entries.is_empty() {
         eprintln!("No entries.");
         return Ok(());
     }
-    let header = ["TIME", "TEAM", "BY", "ACTION", "SANDBOX", "OUTCOME"].map(str::to_owned);
-    let rows: Vec<_> = newest.iter().map(row).collect();
+    let header = ["TIME", "TEAM", "BY", "ACTION", "ON", "OUTCOME"].map(str::to_owned);
+    let rows: Vec<_> = entries.iter().map(row).collect();
     print(&output::table(&header, &rows))
 }
 
@@ -100,7 +117,7 @@ fn row(entry: &Value) -> Vec<String> {
         or_none("team"),
         by.to_owned(),
         or_none("action"),
-        or_none("sandboxID"),
+        text("object").map_or_else(|| or_none("sandboxID"), str::to_owned),
         outcome,
     ]
 }

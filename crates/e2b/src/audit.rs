@@ -1,7 +1,7 @@
 //! Who did what to which sandbox, as far as the caller may know: a team what its own did,
 //! administrators everything.
 
-use auth::audit::{AuditError, Filter, MAX_LIMIT, Outcome, Recorded};
+use auth::audit::{AuditError, Filter, MAX_LIMIT, Order, Outcome, Recorded};
 use http::StatusCode;
 use model::{Namespace, SandboxId};
 
@@ -21,6 +21,10 @@ pub(crate) const QUERY: &[Param] = &[
     Param::new("from", "At this moment or later"),
     Param::new("until", "Before this moment"),
     Param::new("after", "Continue after the page whose `next` this is"),
+    Param::new(
+        "order",
+        "asc for the oldest first, desc for the newest; asc if absent",
+    ),
     Param::new("limit", "1 to 1000; 1000 if absent"),
 ];
 
@@ -41,6 +45,11 @@ pub(crate) async fn list(call: Call) -> Answer {
         from: query.parsed("from", TIME)?,
         until: query.parsed("until", TIME)?,
         after: query.parsed("after", "use the `next` of a page")?,
+        order: match query.get("order") {
+            None | Some("asc") => Order::OldestFirst,
+            Some("desc") => Order::NewestFirst,
+            Some(_) => return Err(Refusal::bad_field("order", "use asc or desc")),
+        },
         limit: usize::try_from(limit.unwrap_or(most)).unwrap_or(MAX_LIMIT),
     };
     let Some(audit) = &call.api.audit else {
@@ -80,6 +89,7 @@ fn render(recorded: Recorded) -> AuditEntry {
         user: entry.actor.user.map(Into::into),
         action: entry.action.as_str().to_owned(),
         sandbox_id: entry.sandbox.map(|id| id.to_string()),
+        object: entry.object.map(Into::into),
         outcome: match entry.outcome {
             Outcome::Done => "done",
             Outcome::Refused => "refused",

@@ -297,6 +297,9 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
         Served::Key(handler) => (handler, false),
         Served::KeyOrBearer(handler) => (handler, true),
     };
+    if let Some(what) = api.unseen() {
+        return Err(Refusal::blind(what));
+    }
     let Admitted {
         caller,
         is_admin,

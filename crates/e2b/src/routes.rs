@@ -25,11 +25,8 @@ static SERVED: [Route; 32] = [
         |_| Box::pin(async { Ok(nothing()) }),
     )
     .served(Served::Open(|api| {
-        if api.caches.sandboxes.is_ready() {
-            Ok(nothing())
-        } else {
-            Err(Refusal::unavailable("the server does not see its records"))
-        }
+        api.unseen()
+            .map_or_else(|| Ok(nothing()), |what| Err(Refusal::blind(what)))
     })),
     Route::new(
         Post,

@@ -436,6 +436,8 @@ pub(crate) struct AuditEntry {
     pub(crate) action: String,
     #[serde(rename = "sandboxID")]
     pub(crate) sandbox_id: Option<String>,
+    /// What else was changed, as `kind/namespace/name`.
+    pub(crate) object: Option<String>,
     /// `done`, `refused` or `failed`.
     pub(crate) outcome: &'static str,
     /// Why not.

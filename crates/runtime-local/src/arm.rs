@@ -36,8 +36,10 @@ use crate::{
 
 /// How long an agent may take to listen, and then to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two tries to reach an agent that does not listen yet.
-const PAUSE: Duration = Duration::from_micros(100);
+/// Between two tries to reach an agent that does not listen yet: hardly any at first, for it mostly
+/// is there at once; more and more on a busy machine, which many who try would only keep busy.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// What the engine keeps of a delivery.
 #[derive(Debug, Serialize, Deserialize)]
@@ -155,6 +157,7 @@ impl Engine {
     ) -> Result<tokio::net::TcpStream> {
         let clock = SystemClock::default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut pause = FIRST_PAUSE;
         loop {
             let socket = TcpStream::from(self.socket_of(uid, process, Family::V4)?);
             let dialled = tokio::net::TcpSocket::from_std_stream(socket).connect(address);
@@ -171,7 +174,8 @@ impl Engine {
                 return Err(error).doing("reach the agent inside");
             }
             // Shorter than the runtime's timers can be, on a thread that is there to wait.
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
         }
     }
 }

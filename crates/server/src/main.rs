@@ -18,6 +18,7 @@
 //! The other commands are clients of the API; they live in the `cli` crate.
 
 mod announce;
+mod audit_trail;
 mod config;
 mod control_loop;
 mod data_dir;

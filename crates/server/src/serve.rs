@@ -28,6 +28,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     announce::{Announcement, announce},
+    audit_trail,
     config::{Settings, types::Listen},
     control_loop::{self, Engine, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
@@ -79,6 +80,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     )
     .await
     .context("read API keys")?;
+    let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
     let mut api = ResourceApi::new(
         keys.store(),
         clock.clone(),
@@ -101,7 +103,6 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             let control =
                 control_loop::start(&engine, &store, &clock, &entropy, front, tokens, options)
                     .await?;
-            let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
             let on = Foundation {
                 settings,
                 store: &store,
@@ -110,7 +111,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 keys,
                 admins,
                 seal,
-                audit,
+                audit: audit.clone(),
                 clock: &clock,
                 entropy: &entropy,
                 tls: domain_tls(settings, &data_dir, &clock)?,
@@ -142,6 +143,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let text = access.to_yaml()?;
     write_secret(&kubeconfig, &text)?;
     drop(token);
+    let router = audit_trail::recorded(router, audit, clock.clone());
     let max_connections = settings.api_max_connections.0;
     tasks.spawn(listener::serve(
         listener,

@@ -2,7 +2,8 @@
 //!
 //! Each test runs a program of `conformance/`, which installs its client once, exactly as locked,
 //! and drives a server of its own: on a network of its own, in plain HTTP or with TLS and names
-//! under a wildcard. They need root, Python and Node; without them they fail and say so.
+//! under a wildcard. They need root, Python, Node and curl; without them they fail and say so.
+//! Beside them, requests made from the API's own documents.
 
 use std::{
     path::Path,
@@ -46,6 +47,11 @@ fn drive_both_ways(client: &str, version: &str) {
 }
 
 #[test]
+fn what_the_documents_allow_and_forbid_is_answered_as_they_say() {
+    drive("fuzz", &["1"]);
+}
+
+#[test]
 fn the_newest_python_sdk_works() {
     drive_both_ways("e2b-python", "2.63.0");
 }
@@ -73,6 +79,12 @@ fn an_older_javascript_sdk_works() {
 #[test]
 fn the_oldest_javascript_sdk_of_ours_works() {
     drive_both_ways("e2b-js", "2.45.0");
+}
+
+#[test]
+fn our_own_command_line_works_with_a_key_alone_also_with_tls() {
+    drive("dormouse-cli", &["plain"]);
+    drive("dormouse-cli", &["tls"]);
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub struct Entry {
     /// To which sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxId>,
+    /// To which other record, as `kind/namespace/name` or `kind/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<Box<str>>,
     /// What became of it.
     pub outcome: Outcome,
     /// Why not, in a word that stands in the code.
@@ -93,6 +96,7 @@ impl Entry {
             actor,
             action,
             sandbox: None,
+            object: None,
             outcome: Outcome::Done,
             reason: None,
             request: None,
@@ -131,10 +135,8 @@ impl Entry {
 
     /// Without what others than the code and its checked names put there.
     pub(super) fn cleaned(mut self) -> Self {
-        for text in [&mut self.actor.user, &mut self.request]
-            .into_iter()
-            .flatten()
-        {
+        let texts = [&mut self.actor.user, &mut self.object, &mut self.request];
+        for text in texts.into_iter().flatten() {
             let plain: String = text.chars().filter(|c| !c.is_control()).collect();
             *text = if looks_secret(&plain) {
                 HIDDEN.into()

@@ -2,6 +2,8 @@
 //!
 //! A cursor is a place in a file, so continuing costs nothing for what came before. A page that
 //! looked at a lot without finding enough ends early, with a cursor: no request reads the whole log.
+//! Newest first, files are read from their ends, and a cursor is the beginning of the last line that
+//! was looked at.
 
 use std::{
     fmt,
@@ -14,7 +16,7 @@ use std::{
 use model::{Namespace, SandboxId, Timestamp};
 use thiserror::Error;
 
-use super::{AuditError, Recorded, io_error, segment};
+use super::{AuditError, Recorded, backwards::Backwards, io_error, segment};
 
 /// The most entries of a page.
 pub const MAX_LIMIT: usize = 1000;
@@ -36,10 +38,22 @@ pub struct Filter {
     pub from: Option<Timestamp>,
     /// Before this moment.
     pub until: Option<Timestamp>,
-    /// After what a page with this cursor had.
+    /// After what a page with this cursor had, in the same order.
     pub after: Option<Cursor>,
+    /// Which ones come first.
+    pub order: Order,
     /// At most so many on a page: 1 to [`MAX_LIMIT`]; 0 for as many as there can be.
     pub limit: usize,
+}
+
+/// The order of a page, and of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As they were recorded.
+    #[default]
+    OldestFirst,
+    /// The other way round.
+    NewestFirst,
 }
 
 impl Filter {
@@ -67,7 +81,7 @@ impl Filter {
 /// Some of the entries that a filter asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The entries, oldest first. There can be none although more follow.
+    /// The entries, in the order that was asked for. There can be none although more follow.
     pub entries: Vec<Recorded>,
     /// Where to continue; none at the end.
     pub next: Option<Cursor>,
@@ -111,11 +125,75 @@ impl FromStr for Cursor {
 
 /// Reads a page.
 pub(super) fn run(directory: &Path, filter: &Filter) -> Result<Page, AuditError> {
-    let mut page = Page::default();
     let limit = match filter.limit {
         0 => MAX_LIMIT,
         limit => limit.min(MAX_LIMIT),
     };
+    match filter.order {
+        Order::OldestFirst => forwards(directory, filter, limit),
+        Order::NewestFirst => backwards(directory, filter, limit),
+    }
+}
+
+fn backwards(directory: &Path, filter: &Filter, limit: usize) -> Result<Page, AuditError> {
+    let mut page = Page::default();
+    let mut budget = MAX_BYTES;
+    let from = filter.after;
+    let mut at = from;
+    let all = segment::list(directory).map_err(io_error("list the directory"))?;
+    let wanted = |first: &u64| from.is_none_or(|from| *first <= from.segment);
+    for first in all.into_iter().rev().filter(wanted) {
+        let end = from.filter(|from| from.segment == first);
+        let end = end.map(|from| from.offset);
+        let Some(reader) = open_at_its_end(directory, first, end)? else {
+            continue;
+        };
+        for line in reader {
+            let (offset, line) = line.map_err(io_error("read a segment"))?;
+            if page.entries.len() >= limit || budget == 0 {
+                page.next = at;
+                return Ok(page);
+            }
+            at = Some(Cursor {
+                segment: first,
+                offset,
+            });
+            budget = budget.saturating_sub(line.len() as u64);
+            take(&mut page, filter, &line);
+        }
+    }
+    Ok(page)
+}
+
+/// The lines of a segment from its end, or from a place on; none if it was removed.
+fn open_at_its_end(
+    directory: &Path,
+    first: u64,
+    end: Option<u64>,
+) -> Result<Option<Backwards>, AuditError> {
+    let mut file = match File::open(segment::path(directory, first)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(io_error("open a segment"))?,
+    };
+    if let Some(end) = end.filter(|end| *end > 0)
+        && !follows_a_line(&mut file, end).map_err(io_error("read a segment"))?
+    {
+        return Err(InvalidCursor.into());
+    }
+    let lines = Backwards::new(file, end).map_err(io_error("read a segment"))?;
+    Ok(Some(lines))
+}
+
+fn take(page: &mut Page, filter: &Filter, line: &[u8]) {
+    match serde_json::from_slice::<Recorded>(line) {
+        Ok(recorded) if filter.matches(&recorded) => page.entries.push(recorded),
+        Ok(_) => {}
+        Err(_) => page.damaged += 1,
+    }
+}
+
+fn forwards(directory: &Path, filter: &Filter, limit: usize) -> Result<Page, AuditError> {
+    let mut page = Page::default();
     let mut budget = MAX_BYTES;
     let start = filter.after.unwrap_or(Cursor {
         segment: 0,
@@ -153,11 +231,7 @@ pub(super) fn run(directory: &Path, filter: &Filter) -> Result<Page, AuditError>
             let read = line.len() as u64;
             at.offset += read;
             budget = budget.saturating_sub(read);
-            match serde_json::from_slice::<Recorded>(&line) {
-                Ok(recorded) if filter.matches(&recorded) => page.entries.push(recorded),
-                Ok(_) => {}
-                Err(_) => page.damaged += 1,
-            }
+            take(&mut page, filter, &line);
         }
     }
     Ok(page)

@@ -348,6 +348,7 @@ fn filters() -> impl Strategy<Value = Filter> {
                 from,
                 until,
                 after: None,
+                order: Order::default(),
                 limit,
             },
         )
@@ -378,6 +379,12 @@ proptest! {
                     .cloned()
                     .collect();
                 assert_eq!(pages(&audit, &filter).await, expected, "{filter:?}");
+                let mut backwards = pages(&audit, &Filter {
+                    order: Order::NewestFirst,
+                    ..filter.clone()
+                }).await;
+                backwards.reverse();
+                assert_eq!(backwards, expected, "newest first: {filter:?}");
             }
         });
     }

@@ -281,3 +281,49 @@ async fn what_is_not_built_says_so_and_is_counted() {
     assert_eq!(snapshots.endings[Ending::NotBuilt as usize], 2);
     assert_eq!(client.get("/health").await.status, 204);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_see_its_records_says_so_and_nothing_else() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    assert_eq!(client.get("/health").await.status, 204);
+    // With their tasks, the caches and the keys come to an end.
+    let _ = world.tasks.drain(std::time::Duration::ZERO).await;
+    world.settle().await;
+    for path in ["/health", "/v2/sandboxes", "/templates/base", "/snapshots"] {
+        let reply = client.get(path).await;
+        assert_eq!(reply.status, 503, "{path}: {}", reply.text);
+        assert!(reply.message().contains("not ready"), "{}", reply.text);
+        assert_eq!(reply.header("retry-after"), Some("1"));
+    }
+    let create = client.post("/v2/sandboxes", json!({})).await;
+    assert_eq!(create.status, 503, "{}", create.text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_audit_goes_both_ways_in_pages() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    for _ in 0..5 {
+        client.create(json!({})).await;
+    }
+    let numbers = |body: &Value| -> Vec<u64> {
+        let all = body["entries"].as_array().unwrap().iter();
+        all.map(|entry| entry["seq"].as_u64().unwrap()).collect()
+    };
+    let all = numbers(&client.get("/dormouse/audit").await.body);
+    let mut backwards = Vec::new();
+    let mut after = String::new();
+    loop {
+        let path = format!("/dormouse/audit?order=desc&limit=2{after}");
+        let page = client.get(&path).await.body;
+        backwards.extend(numbers(&page));
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        after = format!("&after={next}");
+    }
+    backwards.reverse();
+    assert_eq!((all.len(), &backwards), (5, &all));
+    assert_eq!(client.get("/dormouse/audit?order=up").await.status, 400);
+}
