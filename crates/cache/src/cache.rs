@@ -157,6 +157,22 @@ impl<V: View> Cache<V> {
         table.find_by(index, term.into()).next().cloned()
     }
 
+    /// The first that an index finds and `is_meant` accepts, in the order of namespace and name. The
+    /// cache is held meanwhile, so it must be brief.
+    #[must_use]
+    pub fn find_one_where<'t>(
+        &self,
+        index: V::Index,
+        term: impl Into<Term<'t>>,
+        mut is_meant: impl FnMut(&V::Value) -> bool,
+    ) -> Option<Arc<V::Value>> {
+        let table = self.shared.table.read();
+        table
+            .find_by(index, term.into())
+            .find(|value| is_meant(value))
+            .cloned()
+    }
+
     /// How many an index finds.
     #[must_use]
     pub fn count_by<'t>(&self, index: V::Index, term: impl Into<Term<'t>>) -> usize {

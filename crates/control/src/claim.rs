@@ -1,21 +1,38 @@
-//! Drives one declarative claim, and makes the write that every claim is.
+//! Drives one declarative claim. It stands in the pool's line like any other claimer, and is called
+//! for a turn when a member is offered to it.
+
+use std::{sync::Arc, time::Duration};
 
 use cache::SandboxIndex;
-use model::{
-    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, Spec as _, pool::PoolSpec,
-    sandbox::Owner,
+use claims::{
+    ClaimError,
+    claim::{Tried, attempt},
 };
-use plan::claim::{CLAIM_UID_ANNOTATION, Delivery, Step, View, claimed, plan_claim, released};
-use std::time::Duration;
+use model::{
+    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, Spec as _, Timestamp,
+    pool::PoolSpec,
+    sandbox::{Lease, Owner, StopReason},
+};
+use plan::claim::{
+    CLAIM_UID_ANNOTATION, Delivery, Ending, STARTUP, Step, View, claimed, plan_claim, released,
+};
 use store::{StoreError, StoreExt as _};
+use tokio::time::Instant;
 
 use crate::{
+    control::Work,
     deadlines::Timer,
+    queue::WorkQueue,
     world::{Done, World, lost},
 };
 
+/// Declarative claims are made by a team, not by one of its users: they share their turns.
+const TENANT: &str = "";
+
+type Queue = WorkQueue<Work, Key>;
+
 /// Brings a claim as far as it will go.
-pub(crate) async fn drive(world: &World, key: &Key) -> Done {
+pub(crate) async fn drive(world: &World, queue: &Arc<Queue>, key: &Key) -> Done {
     if !world.caught_up(key).await {
         return Done::Retry;
     }
@@ -47,8 +64,11 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         expired: keeping == Timer::Over,
         now: world.now(),
     });
+    if !plan.steps.iter().any(|step| matches!(step, Step::Take(_))) {
+        world.tickets.lock().remove(key);
+    }
     for step in plan.steps {
-        if let Err(done) = perform(world, &namespace, &claim, step).await {
+        if let Err(done) = perform(world, queue, &namespace, &claim, step).await {
             return done;
         }
     }
@@ -61,6 +81,7 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
 
 async fn perform(
     world: &World,
+    queue: &Arc<Queue>,
     namespace: &Namespace,
     claim: &SandboxClaim,
     step: Step,
@@ -68,9 +89,9 @@ async fn perform(
     match step {
         Step::Take(count) => {
             for _ in 0..count {
-                match take_one(world, namespace, claim).await? {
+                match take_one(world, queue, namespace, claim).await? {
                     Some(version) => world.wrote(&claim.key(), version),
-                    // The event that frees a member brings the claim back here.
+                    // The offer of a member brings the claim back here.
                     None => return Ok(()),
                 }
             }
@@ -100,31 +121,44 @@ async fn perform(
     }
 }
 
-/// Claims one member with a single write; `None` if there is none to claim.
+/// Claims the member that is offered, with a single write; `None` while it is not this claim's turn.
 async fn take_one(
     world: &World,
+    queue: &Arc<Queue>,
     namespace: &Namespace,
     claim: &SandboxClaim,
 ) -> Result<Option<model::Version>, Done> {
-    let candidates = world
-        .caches
-        .sandboxes
-        .find_by(SandboxIndex::Claimable, (namespace, &claim.spec.pool));
-    // From a random place on, so that claimers do not all try the same one first.
-    let start = world.ports.entropy.below(candidates.len());
-    for member in candidates.iter().cycle().skip(start).take(candidates.len()) {
-        let delivery = delivery(world, namespace, claim);
-        let Some(next) = claimed(member, &delivery, world.now()) else {
-            continue;
-        };
-        match world.ports.store.update_spec(&next).await {
-            Ok(written) => return Ok(Some(written.version())),
+    let key = claim.key();
+    let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
+    let kept = world.tickets.lock().remove(&key);
+    let ticket = kept.unwrap_or_else(|| {
+        let (queue, key) = (Arc::clone(queue), key.clone());
+        // It is looked at in a turn of this claim, and a turn is what it asks for.
+        world.desk.enter_waking(&pool, TENANT, move || {
+            queue.add(Work::Claim(key.clone()), Instant::now());
+        })
+    });
+    while let Some(member) = ticket.offer() {
+        let now = world.now();
+        let delivery = delivery(world, namespace, &pool, claim, now);
+        let tried = attempt(&*world.ports.store, &ticket, &member, |member| {
+            claimed(member, &delivery, now)
+        });
+        match tried.await {
+            Ok(Tried::Claimed(sandbox)) => return Ok(Some(sandbox.version())),
+            Ok(Tried::Lost) => {}
+            Err(ClaimError::Store(error) | ClaimError::Doubtful { source: error, .. }) => {
+                return Err(lost(&member.key(), &error));
+            }
             Err(
-                StoreError::Conflict { .. } | StoreError::NotFound(_) | StoreError::OtherUid { .. },
-            ) => {}
-            Err(error) => return Err(lost(&member.key(), &error)),
+                ClaimError::NoneIdle(_)
+                | ClaimError::Full(_)
+                | ClaimError::TimedOut { .. }
+                | ClaimError::Left,
+            ) => return Err(Done::Retry),
         }
     }
+    world.tickets.lock().insert(key, ticket);
     Ok(None)
 }
 
@@ -138,7 +172,17 @@ async fn give_back(
     let Some(member) = world.caches.sandboxes.find(&key) else {
         return Ok(());
     };
-    match world.ports.store.update_spec(&released(&member)).await {
+    let ending = Ending {
+        reason: StopReason::Canceled,
+        cause: None,
+        at: world.now(),
+    };
+    match world
+        .ports
+        .store
+        .update_spec(&released(&member, ending))
+        .await
+    {
         Ok(written) => {
             world.wrote(&claim.key(), written.version());
             Ok(())
@@ -150,25 +194,40 @@ async fn give_back(
     }
 }
 
-fn delivery(world: &World, namespace: &Namespace, claim: &SandboxClaim) -> Delivery {
-    let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
+fn delivery(
+    world: &World,
+    team: &Namespace,
+    pool: &Key,
+    claim: &SandboxClaim,
+    now: Timestamp,
+) -> Delivery {
     let defaults = world
         .caches
         .pools
-        .find(&pool)
-        .map(|p| p.spec.default_timeouts);
+        .find(pool)
+        .map(|p| p.spec.default_timeouts)
+        .unwrap_or_default();
+    let timeouts = claim.spec.timeouts.unwrap_or(defaults);
+    let startup = timeouts.startup_seconds.or(defaults.startup_seconds);
+    let startup = startup.map_or(STARTUP, |seconds| Duration::from_secs(seconds.into()));
+    let owner = Owner {
+        team: team.clone(),
+        user: None,
+        key: None,
+    };
     Delivery {
-        owner: Owner {
-            team: namespace.clone(),
-            user: None,
-            key: None,
-        },
-        id: SandboxId::from_random(world.ports.entropy.u128()),
         env: claim.spec.env.clone(),
         images: claim.spec.images.clone(),
         metadata: claim.spec.metadata.clone(),
-        timeouts: claim.spec.timeouts.or(defaults).unwrap_or_default(),
+        network: claim.spec.network.clone(),
+        timeouts,
+        // The claim itself remembers what it has: nobody's death loses it.
+        lease: Some(Lease {
+            until: now.plus(startup),
+            holder: None,
+        }),
         claim: Some((claim.metadata.name.clone(), claim.uid())),
+        ..Delivery::new(owner, SandboxId::from_random(world.ports.entropy.u128()))
     }
 }
 

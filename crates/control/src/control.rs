@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cache::{Cache, Changes, SandboxIndex, SnapshotIndex, StartError, View};
+use claims::Desk;
 use kit::{Backoff, Clock, Entropy, Tasks};
 use model::{
-    Key, Name, Namespace, Spec as _, Timestamp, Uid,
+    Key, Name, Spec as _, Timestamp, Uid,
     event::{About, Severity},
     pool::PoolSpec,
 };
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     claim,
     events::{self, EventSink, NoEvents},
+    history::{self, Retention},
     pool,
     queue::WorkQueue,
     sandbox, snapshot, sweep,
@@ -41,6 +43,11 @@ pub struct Options {
     pub backoff: Backoff,
     /// How long what is inside a sandbox has to end before it is put to sleep all the same.
     pub drain_timeout: Duration,
+    /// How much history is kept.
+    pub history: Retention,
+    /// Whether no other process claims from the same store: what another one claimed and did not
+    /// hand over then is nobody's.
+    pub claims_alone: bool,
 }
 
 impl Default for Options {
@@ -54,6 +61,8 @@ impl Default for Options {
                 cap: Duration::from_secs(30),
             },
             drain_timeout: Duration::from_millis(250),
+            history: Retention::default(),
+            claims_alone: false,
         }
     }
 }
@@ -148,8 +157,16 @@ impl Builder {
             self.options.backoff,
             Arc::clone(&self.ports.entropy),
         ));
+        let asked = Arc::clone(&queue);
+        let desk = Desk::start(
+            caches.sandboxes.clone(),
+            caches.pools.clone(),
+            Arc::clone(&self.ports.entropy),
+            move |pool| asked.add(Work::Pool(pool.clone()), Instant::now()),
+            &tasks,
+        );
         let inner = Arc::new(Inner {
-            world: World::new(self.ports, caches, self.options),
+            world: World::new(self.ports, caches, self.options, desk),
             queue,
             pools_of: Mutex::default(),
             kill: CancellationToken::new(),
@@ -275,6 +292,12 @@ impl Control {
         &self.inner.world.caches
     }
 
+    /// Where claims are served; whoever else claims in this process does so there.
+    #[must_use]
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.inner.world.desk
+    }
+
     /// Whether a turn is under way or due within `horizon`. Sweeping does not count.
     #[must_use]
     pub fn is_busy(&self, horizon: Duration) -> bool {
@@ -382,7 +405,7 @@ impl Inner {
                 done
             }
             Work::Pool(key) => pool::drive(world, key).await,
-            Work::Claim(key) => claim::drive(world, key).await,
+            Work::Claim(key) => claim::drive(world, &self.queue, key).await,
             Work::Sweep => {
                 world.deadlines.look_at_the_clock();
                 if let Ok(there) = world.ports.runtime.list().await {
@@ -392,6 +415,11 @@ impl Inner {
                     sweep::orphans(world, &there).await;
                 }
                 sweep::old_events(world).await;
+                if world.is_history_due()
+                    && let Err(error) = history::sweep(world).await
+                {
+                    tracing::warn!(%error, "the history was not looked through");
+                }
                 Done::Rest(Some(world.options.sweep_every))
             }
         }
@@ -443,9 +471,6 @@ impl Inner {
             if sandbox.is_some() {
                 self.pools_of.lock().insert(key.clone(), pool.clone());
             }
-            if let Some(namespace) = &pool.namespace {
-                self.claims_of(namespace, &pool.name);
-            }
             self.ask(Work::Pool(pool));
         }
         if let Some(namespace) = &key.namespace {
@@ -473,25 +498,6 @@ impl Inner {
                 .for_each(|sandbox| self.ask(Work::Sandbox(sandbox.key())));
         }
         self.ask(Work::Snapshot(key));
-    }
-
-    /// A member may have become free: claims that wait for one look again.
-    fn claims_of(&self, namespace: &Namespace, pool: &model::Name) {
-        let sandboxes = &self.world.caches.sandboxes;
-        if sandboxes.count_by(SandboxIndex::Claimable, (namespace, pool)) == 0 {
-            return;
-        }
-        let waiting = self
-            .world
-            .caches
-            .claims
-            .find_by(cache::ClaimIndex::Pool, (namespace, pool));
-        let claiming =
-            |c: &model::claim::ClaimStatus| c.phase == model::claim::ClaimPhase::Claiming;
-        waiting
-            .iter()
-            .filter(|c| claiming(&c.status))
-            .for_each(|c| self.ask(Work::Claim(c.key())));
     }
 
     fn template_changed(&self, key: &Key) {

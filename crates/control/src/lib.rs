@@ -22,6 +22,7 @@
 //! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
+//! | [`history`] | what deliveries were, once they are over |
 //! | [`world`] | the ports and caches that all drivers share |
 //! | [`control`] | the builder, the workers, start and drain |
 
@@ -30,6 +31,7 @@ pub mod claim;
 pub mod control;
 pub mod deadlines;
 pub mod events;
+pub mod history;
 pub mod pool;
 pub mod queue;
 mod recipe;

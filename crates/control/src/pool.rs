@@ -13,7 +13,7 @@ use model::{
 };
 use plan::{
     expect::Seen,
-    pool::{Member, Step, View, plan_pool},
+    pool::{Member, Step, View, inherited, plan_pool},
 };
 use store::{Outcome, Precondition, StoreError, StoreExt as _};
 
@@ -42,13 +42,14 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         pool: &pool,
         members: &members,
         unseen,
+        waiting: u32::try_from(world.desk.waiting(key)).unwrap_or(u32::MAX),
         template: template.is_some(),
         revision: &revision,
         now: world.now(),
     });
     tracing::trace!(%key, steps = plan.steps.len(), why = %plan.why, "pool");
     for step in plan.steps {
-        if let Err(done) = perform(world, &pool, &revision, step).await {
+        if let Err(done) = perform(world, &pool, template.as_deref(), &revision, step).await {
             return done;
         }
     }
@@ -60,6 +61,7 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
 async fn perform(
     world: &World,
     pool: &SandboxPool,
+    template: Option<&SandboxTemplate>,
     revision: &str,
     step: Step,
 ) -> Result<(), Done> {
@@ -84,16 +86,45 @@ async fn perform(
         }
         Step::Create(count) => {
             for _ in 0..count {
-                create_member(world, pool, revision).await?;
+                create_member(world, pool, template, revision).await?;
             }
             Ok(())
         }
         Step::Delete(member) => delete_member(world, pool, member).await,
+        Step::LetGo(member) => let_go(world, pool, member).await,
     }
 }
 
-async fn create_member(world: &World, pool: &SandboxPool, revision: &str) -> Result<(), Done> {
-    let member = new_member(world, pool, revision);
+/// Takes the pool out of a member's owners: what owns nothing can go, and nothing goes with it.
+async fn let_go(world: &World, pool: &SandboxPool, member: Member) -> Result<(), Done> {
+    let found = world.caches.sandboxes.find(&member.key);
+    let Some(sandbox) = found.filter(|s| s.version() == member.version) else {
+        return Err(Done::Again);
+    };
+    let mut next = Sandbox::clone(&sandbox);
+    next.metadata
+        .owner_references
+        .retain(|owner| owner.uid != pool.uid());
+    match world.ports.store.update_spec(&next).await {
+        Ok(written) => {
+            world.wrote(&pool.key(), written.version());
+            Ok(())
+        }
+        // It changed in between: the next look decides.
+        Err(
+            StoreError::Conflict { .. } | StoreError::OtherUid { .. } | StoreError::NotFound(_),
+        ) => Ok(()),
+        Err(error) => Err(lost(&member.key, &error)),
+    }
+}
+
+async fn create_member(
+    world: &World,
+    pool: &SandboxPool,
+    template: Option<&SandboxTemplate>,
+    revision: &str,
+) -> Result<(), Done> {
+    let member = new_member(world, pool, template, revision);
     let name = member.metadata.name.clone();
     // Expected before it is asked for: the cache may show it before the answer arrives.
     expect(world, pool, |open| {
@@ -206,20 +237,30 @@ fn members(world: &World, pool: &SandboxPool, revision: &str) -> Vec<Member> {
 
 /// Changes when new members would be made differently.
 fn revision(pool: &SandboxPool, template: &SandboxTemplate) -> String {
+    let inherited = inherited((&pool.metadata, &pool.spec), Some(&template.metadata));
     let made_from = [
         &*template.encode_spec(),
         &format!("{:?}{:?}", pool.spec.idle_images, pool.spec.resources),
+        &format!("{:?}{inherited:?}", pool.spec.image_pull_policy),
     ];
     format!("{:016x}", fingerprint(&made_from))
 }
 
-fn new_member(world: &World, pool: &SandboxPool, revision: &str) -> Sandbox {
+fn new_member(
+    world: &World,
+    pool: &SandboxPool,
+    template: Option<&SandboxTemplate>,
+    revision: &str,
+) -> Sandbox {
     let suffix = model::SandboxId::from_random(world.ports.entropy.u128());
     let name = format!("{:.50}-{:.8}", pool.metadata.name.as_str(), suffix.as_str());
     // A cut name may end in '-'; with the suffix it is a label again.
     let name = Name::new(name).unwrap_or_else(|_| pool.metadata.name.clone());
     let mut meta = Metadata::new(pool.metadata.namespace.clone(), name);
-    meta.labels = pool.metadata.labels.clone();
+    (meta.labels, meta.annotations) = inherited(
+        (&pool.metadata, &pool.spec),
+        template.map(|template| &template.metadata),
+    );
     // Last, so that nobody can override them.
     meta.labels.insert(POOL_LABEL, pool.metadata.name.as_str());
     meta.labels.insert(REVISION_LABEL, revision);

@@ -22,6 +22,7 @@ use crate::{
     admission,
     deadlines::Timer,
     events::about,
+    history,
     recipe::{self, template_of},
     world::{Done, World, lost},
 };
@@ -105,6 +106,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             world.write_spec(&next).await
         }
         Step::RemoveFinalizer => {
+            history::keep(world, sandbox, None).await?;
             let mut next = sandbox.clone();
             next.metadata
                 .finalizers
@@ -113,6 +115,9 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             Err(Done::Again)
         }
         Step::Publish(status, note) => {
+            if status.recycled_epoch != sandbox.status.recycled_epoch {
+                history::keep(world, sandbox, Some(view.now)).await?;
+            }
             let mut next = sandbox.clone();
             next.status = *status;
             let written = world.write_status(&next).await?;
@@ -121,7 +126,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             }
             Ok(written)
         }
-        Step::Intend(intent) => world.write_spec(&intended(sandbox, intent)).await,
+        Step::Intend(intent) => world.write_spec(&intended(sandbox, intent, view.now)).await,
         Step::DeleteRecord(note) => {
             world
                 .ports
@@ -356,12 +361,14 @@ fn arming(world: &World, sandbox: &Sandbox) -> Arming {
     }
 }
 
-fn intended(sandbox: &Sandbox, intent: Intent) -> Sandbox {
+fn intended(sandbox: &Sandbox, intent: Intent, now: Timestamp) -> Sandbox {
     let mut next = sandbox.clone();
     match intent {
         Intent::Pause | Intent::StayPaused => next.spec.desired_state = DesiredState::Paused,
         Intent::Resume => next.spec.desired_state = DesiredState::Running,
-        Intent::Release => next = plan::claim::released(sandbox),
+        Intent::Release(cause) => {
+            next = plan::claim::released(sandbox, plan::claim::Ending::by(cause, now));
+        }
     }
     next
 }
@@ -375,9 +382,12 @@ fn recycle_policy(world: &World, sandbox: &Sandbox) -> RecyclePolicy {
         namespace: sandbox.metadata.namespace.clone(),
         name,
     };
+    let its = sandbox.metadata.controller().map(|owner| owner.uid);
     match world.caches.pools.find(&key) {
-        Some(pool) if !pool.metadata.is_deleting() => pool.spec.recycle_policy,
-        // There is no pool to go back to.
+        Some(pool) if !pool.metadata.is_deleting() && its == Some(pool.uid()) => {
+            pool.spec.recycle_policy
+        }
+        // There is no pool to go back to; one of the same name is another.
         Some(_) | None => RecyclePolicy::Destroy,
     }
 }
@@ -395,6 +405,7 @@ fn judge(world: &World, sandbox: &Sandbox, activity: Activity) -> (Due, Option<D
     let mut next = None::<Duration>;
     let mut look = |after: Duration| next = Some(next.map_or(after, |n| n.min(after)));
     let judge = |which, at, whole| world.deadlines.judge(&key, which, at, whole);
+    let lease = plan::claim::open_lease(sandbox);
     let idle = match idle {
         Idle::Off => judge("idle", None, None),
         Idle::Look(after) => {
@@ -432,6 +443,8 @@ fn judge(world: &World, sandbox: &Sandbox, activity: Activity) -> (Due, Option<D
         descend: over(lasting("descend", descend)),
         retention: over(lasting("retention", retention)),
         retry: over(lasting("retry", retry)),
+        lease: over(judge("lease", lease.map(|l| l.until), None)),
+        claimer_lost: lease.is_some_and(|lease| world.is_abandoned(lease)),
     };
     (due, next)
 }

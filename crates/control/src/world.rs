@@ -9,8 +9,11 @@ use std::{
 
 use async_trait::async_trait;
 use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
+use claims::{Desk, Ticket};
 use kit::{Clock, Entropy};
-use model::{Key, Object, Sandbox, Spec, Timestamp, Uid, Version, workload::Secret};
+use model::{
+    Key, Object, Sandbox, Spec, Timestamp, Uid, Version, sandbox::Lease, workload::Secret,
+};
 use parking_lot::Mutex;
 use plan::{expect::Expectations, idle::Activity};
 use runtime::Runtime;
@@ -127,6 +130,12 @@ pub struct World {
     floors: Mutex<BTreeMap<Key, Version>>,
     /// Sandboxes this loop has driven; what it finds under way in others was begun by another.
     adopted: Mutex<BTreeSet<Uid>>,
+    /// Where claims are served.
+    pub(crate) desk: Arc<Desk>,
+    /// The places that declarative claims have in line.
+    pub(crate) tickets: Mutex<BTreeMap<Key, Ticket>>,
+    /// When the history was last looked through.
+    swept_history: Mutex<Option<Duration>>,
 }
 
 /// How a turn ended.
@@ -146,7 +155,7 @@ pub enum Done {
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 impl World {
-    pub(crate) fn new(ports: Ports, caches: Caches, options: Options) -> Self {
+    pub(crate) fn new(ports: Ports, caches: Caches, options: Options, desk: Arc<Desk>) -> Self {
         let deadlines = Deadlines::new(Arc::clone(&ports.clock));
         Self {
             ports,
@@ -156,7 +165,30 @@ impl World {
             expectations: Mutex::default(),
             floors: Mutex::default(),
             adopted: Mutex::default(),
+            desk,
+            tickets: Mutex::default(),
+            swept_history: Mutex::default(),
         }
+    }
+
+    /// Whether the process that holds a lease is known to be gone.
+    pub(crate) fn is_abandoned(&self, lease: &Lease) -> bool {
+        let other = lease
+            .holder
+            .as_deref()
+            .is_some_and(|h| h != self.desk.holder());
+        self.options.claims_alone && other
+    }
+
+    /// Whether it is time to look through the history again.
+    pub(crate) fn is_history_due(&self) -> bool {
+        let now = self.ports.clock.monotonic();
+        let mut last = self.swept_history.lock();
+        let due = last.is_none_or(|last| now.saturating_sub(last) >= self.options.history.every);
+        if due {
+            *last = Some(now);
+        }
+        due
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -220,6 +252,7 @@ impl World {
 
     pub(crate) fn forget(&self, key: &Key) {
         self.floors.lock().remove(key);
+        self.tickets.lock().remove(key);
         self.deadlines.forget(key);
     }
 

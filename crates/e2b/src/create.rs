@@ -12,9 +12,12 @@
 use std::sync::Arc;
 
 use auth::Caller;
-use cache::{SandboxIndex, WaitError};
+use cache::WaitError;
+use claims::{Ask, ClaimError, Full, Wait};
 use http::StatusCode;
-use model::{Key, Name, Namespace, Sandbox, SandboxId, Spec as _, Version, sandbox::SandboxSpec};
+use model::{
+    Key, Name, Namespace, Sandbox, SandboxId, SandboxPool, Spec as _, Version, sandbox::SandboxSpec,
+};
 use serde_json::Value;
 use store::{Outcome, StoreError, StoreExt as _};
 use tokio::{sync::oneshot, time::Instant};
@@ -101,10 +104,15 @@ async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
         Some(token) => Some(api.queues.turn(team, token).await),
         None => None,
     };
-    let deadline = Instant::now() + api.options.startup_timeout;
-    let (placed, repeated) = match find_or_place(api, caller, &order).await {
+    let deadline = Instant::now() + order.startup;
+    let found = find_or_place(api, caller, &order, deadline, tell.closed()).await;
+    let (placed, repeated) = match found {
         Ok(placed) => placed,
-        Err(refusal) => {
+        Err(NotPlaced::Left) => {
+            tracing::info!("its client left while it waited for a member of a pool");
+            return;
+        }
+        Err(NotPlaced::Refused(refusal)) => {
             // A client that has left hears nothing, and nothing was made.
             let _ = tell.send(Err(refusal));
             return;
@@ -134,11 +142,24 @@ async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
     }
 }
 
+/// Why nothing was placed.
+enum NotPlaced {
+    /// Who asked is gone.
+    Left,
+    Refused(Refusal),
+}
+
+impl<E: Into<Refusal>> From<E> for NotPlaced {
+    fn from(error: E) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
 /// A delivery that was written and is not ready yet.
-struct Placed {
-    key: Key,
-    id: SandboxId,
-    version: Version,
+pub(crate) struct Placed {
+    pub(crate) key: Key,
+    pub(crate) id: SandboxId,
+    pub(crate) version: Version,
     since: Instant,
     /// Whether its time is still to begin.
     fresh: bool,
@@ -149,7 +170,9 @@ async fn find_or_place(
     api: &E2b,
     caller: &Caller,
     order: &Order,
-) -> Result<(Placed, bool), Refusal> {
+    deadline: Instant,
+    left: impl Future<Output = ()>,
+) -> Result<(Placed, bool), NotPlaced> {
     let team = &caller.team;
     if let Some(token) = &order.token {
         for known in api.roster.find_keyed(team, token.key()) {
@@ -161,7 +184,7 @@ async fn find_or_place(
                 continue;
             };
             if !token.made(&known) {
-                return Err(Refusal::key_reused());
+                return Err(Refusal::key_reused().into());
             }
             let placed = Placed {
                 key: known.key(),
@@ -177,7 +200,7 @@ async fn find_or_place(
     let id = mint(api);
     let wanted = order.spec(api, &id);
     let reserved = api.ledger.reserve(&caller.account(), &id, &wanted)?;
-    let placed = place(api, team, order, &id).await?;
+    let placed = place(api, team, order, &id, deadline, left).await?;
     reserved.written(placed.version);
     Ok((placed, false))
 }
@@ -187,60 +210,86 @@ async fn place(
     team: &Namespace,
     order: &Order,
     id: &SandboxId,
-) -> Result<Placed, Refusal> {
+    deadline: Instant,
+    left: impl Future<Output = ()>,
+) -> Result<Placed, NotPlaced> {
+    if let Some(pool) = order.queues_at() {
+        return match claim(api, order, id, pool, Wait::Until(deadline), left).await {
+            Ok(placed) => Ok(placed),
+            Err(error) => Err(not_claimed(api, id, pool, error).await),
+        };
+    }
     for pool in &order.pools {
-        if let Some(placed) = claim(api, team, order, id, &pool.metadata.name).await? {
-            return Ok(placed);
+        match claim(api, order, id, pool, Wait::No, std::future::pending()).await {
+            Ok(placed) => return Ok(placed),
+            Err(ClaimError::NoneIdle(_)) => {}
+            Err(error) => return Err(not_claimed(api, id, pool, error).await),
         }
     }
-    make(api, team, order, id).await
+    make(api, team, order, id).await.map_err(NotPlaced::Refused)
 }
 
-/// Takes an idle member of a pool by one write; `None` if there is none to take.
+/// Takes an idle member of a pool by one write.
 async fn claim(
     api: &E2b,
-    team: &Namespace,
     order: &Order,
     id: &SandboxId,
-    pool: &Name,
-) -> Result<Option<Placed>, Refusal> {
-    let candidates = api
-        .caches
-        .sandboxes
-        .find_by(SandboxIndex::Claimable, (team, pool));
-    // From a random place on, so that claimers do not all try the same one first.
-    let start = api.entropy.below(candidates.len());
-    for member in candidates.iter().cycle().skip(start).take(candidates.len()) {
+    pool: &SandboxPool,
+    wait: Wait,
+    left: impl Future<Output = ()>,
+) -> Result<Placed, ClaimError> {
+    let mut since = Instant::now();
+    let key = pool.key();
+    let ask = Ask {
+        store: &*api.store,
+        pool: &key,
+        tenant: order.tenant(),
+        wait,
+    };
+    let claimed = |member: &Sandbox| {
+        // Its time begins now, not when it was asked for.
+        since = Instant::now();
         let now = api.now();
-        let end_at = order.lasts.map(|lasts| now.plus(provisional(api, lasts)));
-        let Some(next) = order.made_from(api, member, id, now, end_at) else {
-            continue;
-        };
-        let since = Instant::now();
-        let key = member.key();
-        let version = match api.store.update_spec(&next).await {
-            Ok(written) => written.version(),
-            Err(
-                StoreError::Conflict { .. } | StoreError::NotFound(_) | StoreError::OtherUid { .. },
-            ) => continue,
-            Err(error) => match confirm(api, &key, id, error).await? {
-                Some(version) => version,
-                None => continue,
-            },
-        };
-        return Ok(Some(Placed {
-            key,
-            id: id.clone(),
-            version,
-            since,
-            fresh: true,
-        }));
-    }
-    Ok(None)
+        let end_at = order.lasts.map(|lasts| now.plus(provisional(order, lasts)));
+        order.made_from(api, member, id, now, end_at)
+    };
+    let sandbox = api.desk.claim(ask, claimed, left).await?;
+    Ok(Placed {
+        key: sandbox.key(),
+        id: id.clone(),
+        version: sandbox.version(),
+        since,
+        fresh: true,
+    })
+}
+
+/// What a claimer is told that got nothing.
+async fn not_claimed(
+    api: &E2b,
+    id: &SandboxId,
+    pool: &SandboxPool,
+    error: ClaimError,
+) -> NotPlaced {
+    let name = pool.metadata.name.as_str();
+    NotPlaced::Refused(match &error {
+        ClaimError::Left => return NotPlaced::Left,
+        ClaimError::NoneIdle(stock)
+        | ClaimError::Full(Full { stock, .. })
+        | ClaimError::TimedOut { stock, .. } => Refusal::pool_is_empty(name, &error, stock),
+        ClaimError::Doubtful { key, .. } => {
+            // It may be there: it is removed as soon as the store answers again.
+            api.discard(key, id).await;
+            Refusal::unavailable("the server's store is unavailable: try again")
+        }
+        ClaimError::Store(_) => match error {
+            ClaimError::Store(error) => error.into(),
+            other => Refusal::internal(other.to_string()),
+        },
+    })
 }
 
 /// Makes a record of its own.
-async fn make(
+pub(crate) async fn make(
     api: &E2b,
     team: &Namespace,
     order: &Order,
@@ -254,7 +303,7 @@ async fn make(
         let name = name.ok_or_else(|| Refusal::internal("an id could not be made"))?;
         let key = Key::namespaced(SandboxSpec::KIND, team.clone(), name.clone());
         let (now, since) = (api.now(), Instant::now());
-        let end_at = order.lasts.map(|lasts| now.plus(provisional(api, lasts)));
+        let end_at = order.lasts.map(|lasts| now.plus(provisional(order, lasts)));
         let sandbox = order.made_anew(api, name, id, now, end_at);
         let version = match api.store.create_object(&sandbox).await {
             Ok(written) => written.version(),
@@ -331,8 +380,8 @@ async fn confirm(
 }
 
 /// How long a sandbox has until it is ready and its time begins to count.
-fn provisional(api: &E2b, lasts: std::time::Duration) -> std::time::Duration {
-    lasts.max(api.options.startup_timeout)
+fn provisional(order: &Order, lasts: std::time::Duration) -> std::time::Duration {
+    lasts.max(order.startup)
 }
 
 enum Start {
@@ -343,7 +392,7 @@ enum Start {
 
 impl Placed {
     /// Waits until it is its owner's.
-    async fn ready(
+    pub(crate) async fn ready(
         &self,
         api: &E2b,
         order: &Order,
@@ -365,7 +414,7 @@ impl Placed {
                 "the sandbox was ended while it was being created",
             )),
             Err(WaitError::DeadlineReached { .. }) => {
-                Err(Refusal::start_took_too_long(api.options.startup_timeout))
+                Err(Refusal::start_took_too_long(order.startup))
             }
             Err(error) => Err(error.into()),
         }
@@ -382,7 +431,7 @@ impl Placed {
         let Some(lasts) = order.lasts else {
             return Ok(sandbox);
         };
-        let is_exact = provisional(api, lasts) == lasts && self.since.elapsed() < FORGIVEN;
+        let is_exact = provisional(order, lasts) == lasts && self.since.elapsed() < FORGIVEN;
         if is_exact || !self.fresh {
             return Ok(sandbox);
         }

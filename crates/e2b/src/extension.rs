@@ -6,6 +6,7 @@
 //! | `dormouse.dev/idle-timeout` | seconds without use after which it sleeps, or what `idle-action` says |
 //! | `dormouse.dev/idle-action` | `pause`, `kill`, or `release` for a member of a pool |
 //! | `dormouse.dev/descend-after` | seconds asleep after which its memory is given up |
+//! | `dormouse.dev/startup-timeout` | seconds it may take to be ready, a wait for a member of a pool included |
 //! | `dormouse.dev/paused-retention` | seconds asleep after which it is ended |
 //!
 //! The pairs stay in the sandbox's metadata. Another key under the prefix is refused by name.
@@ -31,6 +32,7 @@ pub(crate) struct Extensions {
     pub(crate) idle: Option<Idle>,
     pub(crate) descend_after: Option<u32>,
     pub(crate) paused_retention: Option<u32>,
+    pub(crate) startup: Option<u32>,
 }
 
 impl Extensions {
@@ -62,6 +64,7 @@ impl Extensions {
                         _ => return Err(bad("use \"pause\", \"kill\" or \"release\"")),
                     });
                 }
+                "startup-timeout" => found.startup = Some(number()?),
                 "paused-retention" => found.paused_retention = Some(number()?),
                 "descend-after" if filesystem_pause => found.descend_after = Some(number()?),
                 "descend-after" => {

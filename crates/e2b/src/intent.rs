@@ -12,7 +12,7 @@ use model::{
     Key, Namespace, Sandbox, SandboxId, Spec as _, Version,
     pool::{PoolSpec, RecyclePolicy},
 };
-use plan::claim::released;
+use plan::claim::{Ending, released};
 use store::{Deletion, Outcome, Precondition, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
@@ -193,8 +193,10 @@ impl E2b {
         };
         let pool = self.caches.pools.find(&key)?;
         let recycles = pool.spec.recycle_policy == RecyclePolicy::Recycle;
-        (ready && recycles && !pool.metadata.is_deleting()).then(|| {
-            let mut member = released(sandbox);
+        // One of the same name is another, and would not know it.
+        let its = sandbox.metadata.controller().map(|owner| owner.uid) == Some(pool.uid());
+        (ready && recycles && its && !pool.metadata.is_deleting()).then(|| {
+            let mut member = released(sandbox, Ending::by_owner(self.now()));
             idempotency::forget(&mut member.metadata.annotations);
             rung::forget(&mut member);
             member

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use auth::Caller;
 use model::{
     Epoch, Metadata, Name, Sandbox, SandboxId, SandboxPool, StringMap, Timestamp,
+    pool::WhenEmpty,
     sandbox::{
-        IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, SANDBOX_FINALIZER, SandboxSpec,
-        SnapshotType, Timeouts,
+        IdleAction, Lease, NetworkPolicy, OnTimeout, Owner, PausePolicy, SANDBOX_FINALIZER,
+        SandboxSpec, SnapshotType, Timeouts,
     },
     validate::{Problems, Rules as _},
 };
@@ -23,6 +24,9 @@ use crate::{
     service::E2b,
     wire::NewSandbox,
 };
+
+/// How much longer a lease is than the request that took it waits.
+const AFTERMATH: Duration = Duration::from_secs(5);
 
 /// Which version of a route was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,8 @@ pub(crate) struct Order {
     secure: bool,
     /// How long it has; none for ever.
     pub(crate) lasts: Option<Duration>,
+    /// How long it may take to be ready, a wait in line included.
+    pub(crate) startup: Duration,
     /// Pools a member of which would do.
     pub(crate) pools: Vec<Arc<SandboxPool>>,
     pub(crate) token: Option<Token>,
@@ -100,6 +106,12 @@ impl Order {
             auto_resume,
             extensions.descend_after,
         )?;
+        let startup = extensions
+            .startup
+            .or_else(|| pool_default?.startup_seconds)
+            .map_or(api.options.startup_timeout, |s| {
+                Duration::from_secs(s.into())
+            });
         let idle = extensions.idle.or_else(|| {
             let default = pool_default?;
             Some(Idle {
@@ -125,11 +137,12 @@ impl Order {
                 paused_retention_seconds: extensions
                     .paused_retention
                     .or_else(|| pool_default?.paused_retention_seconds),
-                startup_seconds: None,
+                startup_seconds: u32::try_from(startup.as_secs()).ok(),
             },
             wake_on_traffic: auto_resume,
             secure: edition == Edition::Second || request.secure == Some(true),
             lasts: (!extensions.never_timeout).then(|| Duration::from_secs(seconds.into())),
+            startup,
             pools,
             metadata,
             meant,
@@ -162,6 +175,7 @@ impl Order {
             template: Some(self.meant.template.clone()),
             env: self.env.clone(),
             metadata: self.metadata.clone(),
+            network: self.network.clone(),
             timeouts: Timeouts {
                 end_at,
                 ..self.timeouts
@@ -170,6 +184,7 @@ impl Order {
             sandbox_id: Some(id.clone()),
             epoch: Epoch(1),
             claimed_at: Some(now),
+            lease: Some(Box::new(self.lease(api, now))),
             ..SandboxSpec::default()
         };
         if let Some(pool) = &self.meant.pool {
@@ -192,25 +207,49 @@ impl Order {
         end_at: Option<Timestamp>,
     ) -> Option<Sandbox> {
         let delivery = Delivery {
-            owner: self.owner.clone(),
-            id: id.clone(),
             env: self.env.clone(),
-            images: StringMap::new(),
             metadata: self.metadata.clone(),
             timeouts: Timeouts {
                 end_at,
                 ..self.timeouts
             },
-            claim: None,
+            network: self.network.clone(),
+            lease: Some(self.lease(api, now)),
+            ..Delivery::new(self.owner.clone(), id.clone())
         };
         let mut next = claimed(member, &delivery, now)?;
         self.settings(api, &mut next, id);
         Some(next)
     }
 
+    /// What the server has on it until it is ready. It is a little longer than the request waits: the
+    /// request itself ends what is late, and only what it cannot end any more is left to the lease.
+    fn lease(&self, api: &E2b, now: Timestamp) -> Lease {
+        Lease {
+            until: now.plus(self.startup + AFTERMATH),
+            // Who has a key finds it again, whichever process made it.
+            holder: match &self.token {
+                Some(_) => None,
+                None => Some(api.desk.holder().into()),
+            },
+        }
+    }
+
+    /// Whose turn it takes in a line.
+    pub(crate) fn tenant(&self) -> &str {
+        let owner = &self.owner;
+        let key = owner.key.as_ref().map(Name::as_str);
+        owner.user.as_deref().or(key).unwrap_or_default()
+    }
+
+    /// The pool that was named, where it has requests wait in line.
+    pub(crate) fn queues_at(&self) -> Option<&SandboxPool> {
+        let named = self.meant.pool.as_deref();
+        named.filter(|pool| pool.spec.when_empty == WhenEmpty::Queue)
+    }
+
     fn settings(&self, api: &E2b, sandbox: &mut Sandbox, id: &SandboxId) {
         let spec = &mut sandbox.spec;
-        spec.network = self.network.clone();
         spec.pause_policy = self.pause_policy.clone();
         spec.wake_on_traffic = self.wake_on_traffic;
         spec.access = Some(Box::new(api.seal.access(id, self.secure)));

@@ -13,6 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cache::WaitError;
+use claims::Stock;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::json;
 use store::{Outcome, StoreError};
@@ -27,6 +28,7 @@ pub(crate) mod code {
     pub(crate) const CREATE_FAILED: &str = "sandbox_create_failed";
     pub(crate) const PLACEMENT_TIMEOUT: &str = "sandbox_placement_timeout";
     pub(crate) const INTERNAL: &str = "internal_server_error";
+    pub(crate) const POOL_EMPTY: &str = "sandbox_pool_empty";
     pub(crate) const FILESYSTEM_ONLY: &str = "snapshot_filesystem_only_disabled";
 }
 
@@ -231,6 +233,14 @@ impl Refusal {
         .retry(Retry::Never)
     }
 
+    /// A pool that has nobody to give, with how it stands and what would help.
+    pub(crate) fn pool_is_empty(pool: &str, why: &impl std::fmt::Display, stock: &Stock) -> Self {
+        let message = format!("pool {pool:?}: {why}: {}", stock.hint());
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+            .code(code::POOL_EMPTY)
+            .retry(Retry::After(stock.retry_after().as_secs()))
+    }
+
     /// What was asked for is recorded and under way, but not done in time.
     pub(crate) fn took_too_long(what: &str) -> Self {
         Self::unavailable(format!("the sandbox is still being {what}: try again"))
@@ -238,13 +248,6 @@ impl Refusal {
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message).retry(Retry::After(1))
-    }
-
-    /// Something is not seen without which nothing true can be said.
-    pub(crate) fn blind(what: &str) -> Self {
-        Self::unavailable(format!(
-            "the server is not ready: it does not see its {what}"
-        ))
     }
 
     pub(crate) fn too_many_conflicts() -> Self {

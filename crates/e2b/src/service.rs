@@ -6,6 +6,7 @@ use auth::{Audit, Keys, Ledger, Seal};
 use cache::{
     Cache, EventCache, PoolCache, SandboxCache, StartError, StopReason, TemplateCache, View,
 };
+use claims::Desk;
 use kit::{Clock, Entropy, Tasks};
 use model::{Name, Timestamp};
 use store::Store;
@@ -145,6 +146,9 @@ pub struct Ports {
     pub logs: Arc<dyn LogSource>,
     /// Who carries traffic to sandboxes.
     pub followers: Arc<dyn Followers>,
+    /// Where claims are served; none to have one of its own, where nobody else of this process
+    /// claims.
+    pub desk: Option<Arc<Desk>>,
 }
 
 impl Ports {
@@ -172,6 +176,7 @@ impl Ports {
             metrics: Arc::new(Nothing),
             logs: Arc::new(Nothing),
             followers: Arc::new(Nothing),
+            desk: None,
         }
     }
 }
@@ -191,6 +196,7 @@ pub struct E2b {
     pub(crate) metrics: Arc<dyn MetricsSource>,
     pub(crate) logs: Arc<dyn LogSource>,
     pub(crate) followers: Arc<dyn Followers>,
+    pub(crate) desk: Arc<Desk>,
     pub(crate) options: Options,
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
@@ -228,6 +234,15 @@ impl E2b {
                 }
             }
         });
+        let desk = ports.desk.unwrap_or_else(|| {
+            Desk::start(
+                sandboxes,
+                ports.caches.pools.clone(),
+                Arc::clone(&ports.entropy),
+                |_| {},
+                tasks,
+            )
+        });
         Ok(Arc::new(Self {
             store: ports.store,
             caches: ports.caches,
@@ -241,6 +256,7 @@ impl E2b {
             metrics: ports.metrics,
             logs: ports.logs,
             followers: ports.followers,
+            desk,
             options,
             roster,
             queues: Queues::default(),
@@ -256,20 +272,6 @@ impl E2b {
             .zip(&self.meters)
             .map(|(route, meter)| meter.stats(route.verb.as_str(), route.path))
             .collect()
-    }
-
-    /// What the API does not see, or not any more: it answers nothing until it does.
-    pub(crate) fn unseen(&self) -> Option<&'static str> {
-        let caches = &self.caches;
-        [
-            (self.keys.is_ready(), "keys and teams"),
-            (caches.sandboxes.is_ready(), "sandboxes"),
-            (caches.pools.is_ready(), "pools"),
-            (caches.templates.is_ready(), "templates"),
-            (caches.events.is_ready(), "events"),
-        ]
-        .into_iter()
-        .find_map(|(is_ready, what)| (!is_ready).then_some(what))
     }
 
     pub(crate) fn now(&self) -> Timestamp {

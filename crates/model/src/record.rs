@@ -68,8 +68,27 @@ impl RecordSpec {
     /// The name of the record of a delivery that ended then: the later, the earlier in the order.
     #[must_use]
     pub fn name(&self, ended: Timestamp) -> Option<Name> {
-        let counted_down = i64::MAX.saturating_sub(ended.as_micros());
-        Name::new(format!("{counted_down:016x}-{}", self.sandbox_id)).ok()
+        let first = Self::first_name(ended);
+        // An id that cannot be in a name was not minted here; the uid and epoch are as good.
+        Name::new(format!("{first}-{}", self.sandbox_id))
+            .or_else(|_| Name::new(format!("{first}-{}", self.epoch.0)))
+            .ok()
+    }
+
+    /// What comes before the names of all records of deliveries that ended then or earlier, and
+    /// after those of all that ended later.
+    #[must_use]
+    pub fn first_name(ended: Timestamp) -> String {
+        let counted_down = i64::MAX.saturating_sub(ended.as_micros().max(0));
+        format!("{counted_down:016x}")
+    }
+
+    /// When the delivery ended whose record has this name.
+    #[must_use]
+    pub fn ended_at(name: &Name) -> Option<Timestamp> {
+        let digits = name.as_str().get(..16)?;
+        let counted_down = i64::from_str_radix(digits, 16).ok()?;
+        Some(Timestamp::from_micros(i64::MAX - counted_down))
     }
 }
 

@@ -8,7 +8,10 @@ use model::{
     Name, Sandbox, SandboxClaim, SandboxId, Timestamp, Uid,
     claim::{ClaimPhase, ClaimStatus},
     lifecycle::{Request, Standing, Verdict, admit},
-    sandbox::{DesiredState, Owner, Timeouts},
+    sandbox::{
+        DesiredState, GivenBack, Lease, NetworkPolicy, Owner, StopCause, StopReason, Stopped,
+        Timeouts,
+    },
 };
 
 use crate::Plan;
@@ -111,9 +114,34 @@ pub struct Delivery {
     pub metadata: model::StringMap,
     /// When it ends or sleeps by itself.
     pub timeouts: Timeouts,
+    /// What it may reach, and who may reach it.
+    pub network: Option<Box<NetworkPolicy>>,
+    /// By when it must be ready, and who waits for that.
+    pub lease: Option<Lease>,
     /// The declarative claim behind it.
     pub claim: Option<(Name, Uid)>,
 }
+
+impl Delivery {
+    /// A delivery with nothing but an owner and an id.
+    #[must_use]
+    pub fn new(owner: Owner, id: SandboxId) -> Self {
+        Self {
+            owner,
+            id,
+            env: model::StringMap::new(),
+            images: model::StringMap::new(),
+            metadata: model::StringMap::new(),
+            timeouts: Timeouts::default(),
+            network: None,
+            lease: None,
+            claim: None,
+        }
+    }
+}
+
+/// How long a delivery has to be ready where neither it nor its pool says so.
+pub const STARTUP: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// The member as it becomes its owner's: everything a claim changes, in one write. `None` if it
 /// cannot be claimed as it stands.
@@ -138,6 +166,9 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     }
     spec.metadata = delivery.metadata.clone();
     spec.timeouts = delivery.timeouts;
+    spec.network = delivery.network.clone();
+    spec.lease = delivery.lease.clone().map(Box::new);
+    spec.given_back = None;
     if let Some((claim, uid)) = &delivery.claim {
         let annotations = &mut next.metadata.annotations;
         annotations.insert(CLAIM_ANNOTATION, claim.as_str());
@@ -146,14 +177,80 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     Some(next)
 }
 
-/// The member as it is given back: nothing of its owner stays in the record.
+/// The lease of a delivery that is not ready for its owner yet.
 #[must_use]
-pub fn released(member: &Sandbox) -> Sandbox {
+pub fn open_lease(sandbox: &Sandbox) -> Option<&Lease> {
+    let open = sandbox.spec.owner.is_some() && sandbox.status.armed_epoch != sandbox.spec.epoch;
+    sandbox.spec.lease.as_deref().filter(|_| open)
+}
+
+/// How a delivery ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending {
+    /// Why.
+    pub reason: StopReason,
+    /// What ended it, where it was not its owner.
+    pub cause: Option<StopCause>,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Ending {
+    /// Its owner ended it.
+    #[must_use]
+    pub const fn by_owner(at: Timestamp) -> Self {
+        Self {
+            reason: StopReason::Completed,
+            cause: None,
+            at,
+        }
+    }
+
+    /// A standing order ended it.
+    #[must_use]
+    pub const fn by(cause: StopCause, at: Timestamp) -> Self {
+        let reason = match cause {
+            StopCause::Timeout | StopCause::RetentionTimeout => StopReason::Completed,
+            StopCause::IdleTimeout | StopCause::StartupTimeout => StopReason::Released,
+            StopCause::ClaimerLost => StopReason::Canceled,
+            StopCause::StartFailed | StopCause::Exited | StopCause::Lost => StopReason::Failed,
+        };
+        Self {
+            reason,
+            cause: Some(cause),
+            at,
+        }
+    }
+}
+
+/// The member as it is given back. What its owner had stays behind only for the history.
+#[must_use]
+pub fn released(member: &Sandbox, ending: Ending) -> Sandbox {
     let mut next = member.clone();
+    let never_ready = member.status.armed_epoch != member.spec.epoch;
     let spec = &mut next.spec;
-    spec.owner = None;
-    spec.sandbox_id = None;
+    let (owner, id) = (spec.owner.take(), spec.sandbox_id.take());
+    if let Some((owner, sandbox_id)) = owner.zip(id) {
+        let reason = match ending.reason {
+            StopReason::Completed if never_ready => StopReason::Canceled,
+            other => other,
+        };
+        spec.given_back = Some(Box::new(GivenBack {
+            sandbox_id,
+            owner,
+            claimed_at: spec.claimed_at,
+            metadata: spec.metadata.clone(),
+            ended: Stopped {
+                reason,
+                at: ending.at,
+                exit_code: None,
+                cause: ending.cause,
+                message: Box::default(),
+            },
+        }));
+    }
     spec.claimed_at = None;
+    spec.lease = None;
     spec.env = model::StringMap::new();
     spec.metadata = model::StringMap::new();
     spec.timeouts = Timeouts::default();

@@ -14,13 +14,15 @@
 //! | [`pool`] | how many members a pool makes and removes |
 //! | [`expect`] | what a pool has asked for and not seen yet |
 //! | [`snapshot`] | the next step towards a snapshot |
-//! | [`claim`] | which members a declarative claim takes |
+//! | [`claim`] | which members a declarative claim takes, and what a delivery changes |
+//! | [`history`] | what a delivery was |
 //!
 //! A plan without steps says why, because operators will ask.
 
 pub mod claim;
 pub mod expect;
 pub mod failure;
+pub mod history;
 pub mod idle;
 pub mod pool;
 pub mod sandbox;

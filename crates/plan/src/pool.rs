@@ -1,14 +1,18 @@
 //! How many members a pool makes and removes.
 //!
-//! A pool keeps between `minIdle` and `maxIdle` members without an owner and never more than `max`
-//! in all. Only members without an owner are ever removed, each with the uid and version that was
-//! seen, so that a claim that comes in between wins.
+//! A pool keeps between `minIdle` and `maxIdle` members without an owner, one for each claim that
+//! waits, and never more than `max` in all. Only members without an owner are ever removed, each
+//! with the uid and version that was seen, so that a claim that comes in between wins.
+//!
+//! A pool that is deleted lets go of members that have an owner: they stay their owner's and end
+//! when their owner ends them. Nobody is left to take them back.
 
 use model::{
-    Key, SandboxPool, Timestamp, Uid, Version,
+    Key, Metadata, SandboxPool, StringMap, Timestamp, Uid, Version,
     lifecycle::Phase,
     meta::{Condition, ConditionStatus, set_condition},
-    pool::{POOL_FINALIZER, PoolStatus},
+    pool::{POOL_FINALIZER, PoolSpec, PoolStatus},
+    validate::RESERVED_PREFIX,
 };
 
 use crate::Plan;
@@ -45,6 +49,8 @@ pub struct View<'a> {
     pub members: &'a [Member],
     /// Creations and deletions asked for and not seen yet.
     pub unseen: (usize, usize),
+    /// Claims that wait for a member.
+    pub waiting: u32,
     /// Whether its template exists.
     pub template: bool,
     /// The revision new members are made from.
@@ -66,6 +72,8 @@ pub enum Step {
     Create(u32),
     /// Remove a member, if it is still as it was seen.
     Delete(Member),
+    /// Leave a member to its owner.
+    LetGo(Member),
 }
 
 /// Decides what to make and remove.
@@ -118,10 +126,29 @@ fn end(view: View<'_>) -> Plan<Step> {
             why: "the pool is being deleted".into(),
         };
     }
-    match view.members.len() {
-        0 => Plan::step(Step::RemoveFinalizer, "it has no members left"),
-        // Their owners are using them; each goes when it is released.
-        n => Plan::rest(format!("{n} members are still in use or going")),
+    let owned: Vec<_> = view
+        .members
+        .iter()
+        .filter(|m| m.owned)
+        .map(|m| Step::LetGo(m.clone()))
+        .collect();
+    if !owned.is_empty() {
+        return Plan {
+            why: format!("leaves {} claimed members to their owners", owned.len()).into(),
+            steps: owned,
+        };
+    }
+    if view.members.is_empty() {
+        return Plan::step(Step::RemoveFinalizer, "it has no members left");
+    }
+    let why = format!("{} members are still being ended", view.members.len());
+    let status = observe(view, &why);
+    Plan {
+        steps: (status != view.pool.status)
+            .then(|| Step::Publish(Box::new(status)))
+            .into_iter()
+            .collect(),
+        why: why.into(),
     }
 }
 
@@ -155,8 +182,9 @@ fn scale(view: View<'_>) -> (Vec<Step>, String) {
     }
     let waiting = u32::try_from(free().count()).unwrap_or(u32::MAX);
     let total = u32::try_from(view.members.len()).unwrap_or(u32::MAX);
-    if waiting < spec.min_idle {
-        let wanted = spec.min_idle - waiting;
+    let target = spec.min_idle.max(view.waiting);
+    if waiting < target {
+        let wanted = target - waiting;
         let room = spec.max.saturating_sub(total);
         let count = wanted.min(room);
         if count == 0 {
@@ -191,7 +219,8 @@ fn shrink(view: View<'_>) -> Option<(Vec<Step>, String)> {
     let spec = &view.pool.spec;
     let staying = || view.members.iter().filter(|m| !m.deleting && !m.dirty);
     let mut free: Vec<&Member> = staying().filter(|m| !m.owned).collect();
-    let above_idle = free.len().saturating_sub(spec.max_idle as usize);
+    let most = spec.max_idle.max(view.waiting);
+    let above_idle = free.len().saturating_sub(most as usize);
     let above_max = staying().count().saturating_sub(spec.max as usize);
     let surplus = above_idle.max(above_max).min(free.len());
     if surplus == 0 {
@@ -265,6 +294,7 @@ fn observe(view: View<'_>, why: &str) -> PoolStatus {
     status.failed =
         count(&|m| !m.owned && !going(m) && matches!(m.phase, Phase::Stopped | Phase::Failed));
     status.starting = status.total - status.stopping - status.claimed - status.idle - status.failed;
+    status.waiting_claims = mirrored(status.waiting_claims, view.waiting);
     let enough = status.idle >= view.pool.spec.min_idle;
     set_condition(
         &mut status.conditions,
@@ -286,6 +316,51 @@ fn observe(view: View<'_>, why: &str) -> PoolStatus {
         },
     );
     status
+}
+
+/// The number of those that wait, as it is published. It changes with every claim; what is worth a
+/// write is whether anybody waits at all, and a change by a fifth.
+fn mirrored(published: u32, now: u32) -> u32 {
+    let close = published.abs_diff(now) * 5 < published;
+    if close && (published == 0) == (now == 0) {
+        published
+    } else {
+        now
+    }
+}
+
+/// What `kubectl apply` remembers of a manifest is the manifest's alone.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Labels and annotations of a new member: the pool's, and over them the template's but for those
+/// that the pool ignores. Keys of the product are not anybody's to give.
+#[must_use]
+pub fn inherited(
+    pool: (&Metadata, &PoolSpec),
+    template: Option<&Metadata>,
+) -> (StringMap, StringMap) {
+    let (meta, spec) = pool;
+    let ignored = |key: &str| {
+        spec.ignore_template_keys
+            .iter()
+            .any(|known| **known == *key)
+    };
+    let reserved = |key: &str| key.starts_with(RESERVED_PREFIX) || key == LAST_APPLIED;
+    let merged = |own: &StringMap, from: Option<&StringMap>| {
+        let over = from.into_iter().flat_map(StringMap::iter);
+        let over = over.filter(|(key, _)| !ignored(key));
+        let mut all = StringMap::new();
+        for (key, value) in own.iter().chain(over) {
+            if !reserved(key) {
+                all.insert(key, value);
+            }
+        }
+        all
+    };
+    (
+        merged(&meta.labels, template.map(|t| &t.labels)),
+        merged(&meta.annotations, template.map(|t| &t.annotations)),
+    )
 }
 
 #[cfg(test)]

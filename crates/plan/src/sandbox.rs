@@ -21,7 +21,7 @@ use model::{
     pool::RecyclePolicy,
     sandbox::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
-        SandboxStatus, SnapshotType, StopReason, Stopped,
+        SandboxStatus, SnapshotType, StopCause, StopReason, Stopped,
     },
     workload::{Facts, Observed, WorkloadState},
 };
@@ -31,7 +31,11 @@ pub use record::not_up;
 pub(crate) use record::note;
 use record::{begin, error_of, finish, next_id, operation_failed, settle, timed_out};
 
-use crate::{Note, Plan, claim::SWAPPED_ANNOTATION, failure::after_failure};
+use crate::{
+    Note, Plan,
+    claim::{SWAPPED_ANNOTATION, open_lease},
+    failure::after_failure,
+};
 
 const NOT_UP: &str = "its template's commands have not brought it up yet";
 
@@ -65,6 +69,10 @@ pub struct Due {
     pub retention: bool,
     /// The pause after a failed operation.
     pub retry: bool,
+    /// The lease of a delivery that is not ready.
+    pub lease: bool,
+    /// Likewise, because the process that holds it is gone.
+    pub claimer_lost: bool,
 }
 
 /// One thing to do.
@@ -111,8 +119,8 @@ pub enum Intent {
     Resume,
     /// Take back a resume that could not be.
     StayPaused,
-    /// Go back to the pool.
-    Release,
+    /// Go back to the pool, for this.
+    Release(StopCause),
 }
 
 /// Decides the next step.
@@ -210,6 +218,9 @@ fn decide(view: View<'_>) -> Plan<Step> {
         let note = note(Severity::Normal, "RetentionOver", &format!("ended: {WHY}"));
         return Plan::step(Step::DeleteRecord(note), WHY);
     }
+    if open_lease(sandbox).is_some() && (due.lease || due.claimer_lost) {
+        return too_late(view);
+    }
     if observed.is_cut() {
         return after_a_restart(view);
     }
@@ -221,7 +232,7 @@ fn decide(view: View<'_>) -> Plan<Step> {
                 Plan::step(Step::Intend(Intent::Pause), "it has been idle for too long")
             }
             (IdleAction::Release, Some(_)) => Plan::step(
-                Step::Intend(Intent::Release),
+                Step::Intend(Intent::Release(StopCause::IdleTimeout)),
                 "it has been idle for too long",
             ),
             (IdleAction::Kill, _) | (IdleAction::Release, None) => {
@@ -289,6 +300,29 @@ pub fn agrees(sandbox: &Sandbox, observed: &Observed) -> bool {
         | Phase::Stopping
         | Phase::Unknown => true,
     }
+}
+
+/// A delivery that nobody will hear of: it was not ready in time, or who would have told its owner
+/// is gone.
+fn too_late(view: View<'_>) -> Plan<Step> {
+    let (cause, why) = if view.due.claimer_lost {
+        (
+            StopCause::ClaimerLost,
+            "who claimed it died before it was ready",
+        )
+    } else {
+        (
+            StopCause::StartupTimeout,
+            "it was not ready for its owner in time",
+        )
+    };
+    if view.sandbox.spec.pool.is_some() {
+        return Plan::step(Step::Intend(Intent::Release(cause)), why);
+    }
+    Plan::step(
+        Step::DeleteRecord(note(Severity::Warning, "StartupTimeout", why)),
+        why,
+    )
 }
 
 /// What becomes of a sandbox whose host has restarted: its processes are gone, its files are not. One
@@ -364,7 +398,11 @@ fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &st
         reason,
         at: view.now,
         exit_code,
-        cause: None,
+        cause: Some(match exit_code {
+            Some(_) => StopCause::Exited,
+            None if view.sandbox.status.armed_epoch == view.sandbox.spec.epoch => StopCause::Lost,
+            None => StopCause::StartFailed,
+        }),
         message: message.into(),
     }));
     status.address = None;
@@ -542,6 +580,7 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     status.last_active_at = status.last_active_at.max(Some(view.now));
     status.address = Some(facts.address.clone());
     status.armed_epoch = facts.epoch;
+    status.images = facts.images.clone();
     status.paused_at = None;
     status.snapshot = None;
     Plan::step(

@@ -18,7 +18,7 @@ use model::{
     snapshot::SnapshotSpec,
     template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
 };
-use plan::claim::{Delivery, claimed, released};
+use plan::claim::{Delivery, Ending, claimed, released};
 use store::{Query, Store, StoreError, StoreExt as _};
 
 use crate::checker::Checker;
@@ -181,7 +181,9 @@ impl Client {
                 .await
             }
             Act::Release => {
-                self.ask(Request::Release { expected: None }, |s| *s = released(s))
+                self.ask(Request::Release { expected: None }, |s| {
+                    *s = released(s, Ending::by_owner(self.now()));
+                })
                     .await
             }
             Act::Kill => self.kill().await,
@@ -292,18 +294,14 @@ impl Client {
             .skip(start)
             .take(candidates.len().min(3))
         {
+            let owner = Owner {
+                team: team(),
+                user: Some(format!("client-{number}").into()),
+                key: None,
+            };
             let delivery = Delivery {
-                owner: Owner {
-                    team: team(),
-                    user: Some(format!("client-{number}").into()),
-                    key: None,
-                },
-                id: SandboxId::from_random(self.entropy.u128()),
-                env: model::StringMap::new(),
-                images: model::StringMap::new(),
-                metadata: model::StringMap::new(),
                 timeouts: self.some_timeouts(),
-                claim: None,
+                ..Delivery::new(owner, SandboxId::from_random(self.entropy.u128()))
             };
             let Some(next) = claimed(member, &delivery, self.now()) else {
                 continue;

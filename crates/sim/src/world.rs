@@ -188,6 +188,7 @@ impl World {
                 cap: Duration::from_secs(10),
             },
             drain_timeout: Duration::from_millis(250),
+            ..Options::default()
         };
         let builder = Builder::new(
             self.desk(Role::Control),

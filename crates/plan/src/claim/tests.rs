@@ -146,13 +146,12 @@ fn pair(key: &str, value: &str) -> StringMap {
 }
 
 fn delivery(images: StringMap) -> Delivery {
+    let owner = Owner {
+        team: Namespace::new("team").unwrap(),
+        user: Some("ada".into()),
+        key: None,
+    };
     Delivery {
-        owner: Owner {
-            team: Namespace::new("team").unwrap(),
-            user: Some("ada".into()),
-            key: None,
-        },
-        id: SandboxId::from_random(7),
         env: pair("TOKEN", "secret"),
         images,
         metadata: pair("job", "42"),
@@ -161,6 +160,7 @@ fn delivery(images: StringMap) -> Delivery {
             ..Timeouts::default()
         },
         claim: Some((Name::new("claim").unwrap(), model::Uid::from_random(9))),
+        ..Delivery::new(owner, SandboxId::from_random(7))
     }
 }
 
@@ -194,7 +194,7 @@ fn only_a_clean_idle_member_is_claimed() {
     let taken = claimed(&member(), &delivery, T0).expect("it waits");
     assert_eq!(claimed(&taken, &delivery, T0), None, "never to two");
     // Given back before its own plan took notice: still `Idle`, and not clean.
-    let given_back = released(&taken);
+    let given_back = released(&taken, Ending::by_owner(T0));
     assert_eq!(claimed(&given_back, &delivery, T0), None);
     let mut clean = given_back;
     clean.status.recycled_epoch = Epoch(1);
@@ -208,9 +208,11 @@ fn a_release_leaves_nothing_of_the_owner_in_the_record() {
     let mut taken = claimed(&member, &delivery(StringMap::new()), T0).expect("it waits");
     taken.spec.desired_state = DesiredState::Paused;
     taken.spec.wake_on_traffic = true;
-    let mut back = released(&taken);
+    let mut back = released(&taken, Ending::by_owner(T0));
     assert_eq!(back.spec.epoch, Epoch(1), "deliveries only count up");
     back.spec.epoch = Epoch(0);
+    let past = back.spec.given_back.take().expect("its history is kept");
+    assert_eq!(past.ended.reason, model::sandbox::StopReason::Canceled);
     assert_eq!(back, member);
 }
 
@@ -222,6 +224,6 @@ fn a_member_with_another_image_is_marked_for_life() {
     let other = delivery(pair("main", "theirs:2"));
     let taken = claimed(&member(), &other, T0).expect("it waits");
     assert_eq!(taken.spec.images.get("main"), Some("theirs:2"));
-    let back = released(&taken);
+    let back = released(&taken, Ending::by_owner(T0));
     assert!(back.metadata.annotations.contains_key(SWAPPED_ANNOTATION));
 }

@@ -62,6 +62,7 @@ fn next(pool: &SandboxPool, members: &[Member], unseen: (usize, usize)) -> Plan<
         pool,
         members,
         unseen,
+        waiting: 0,
         template: true,
         revision: "r1",
         now: Timestamp::from_micros(1),
@@ -74,6 +75,7 @@ fn words(plan: &Plan<Step>) -> String {
     let word = |step: &Step| match step {
         Step::Create(n) => Some(format!("+{n}")),
         Step::Delete(member) => Some(member.key.name.as_str().replace('m', "-")),
+        Step::LetGo(member) => Some(member.key.name.as_str().replace('m', "~")),
         Step::AddFinalizer | Step::RemoveFinalizer => Some(format!("{step:?}")),
         Step::Publish(_) => None,
     };
@@ -188,11 +190,13 @@ fn it_says_what_it_lacks() {
     assert_eq!(words(&short), "+2");
     assert!(short.why.contains("1 fewer"), "{}", short.why);
     let lost = plan_pool(View {
+        waiting: 0,
         template: false,
         ..View {
             pool: &pool(1, 1, 1),
             members: &[],
             unseen: (0, 0),
+            waiting: 0,
             template: true,
             revision: "",
             now: Timestamp::from_micros(1),
@@ -225,7 +229,7 @@ fn a_rollout_replaces_idle_members_within_its_budget() {
 }
 
 #[test]
-fn a_deleted_pool_removes_its_members_and_outlives_its_owners() {
+fn a_deleted_pool_removes_idle_members_and_leaves_the_others_to_their_owners() {
     let mut pool = pool(2, 3, 5);
     pool.metadata.deletion_timestamp = Some(Timestamp::from_micros(1));
     table(
@@ -233,14 +237,104 @@ fn a_deleted_pool_removes_its_members_and_outlives_its_owners() {
         &[
             ("", "RemoveFinalizer"),
             ("isfr", "-0 -1 -2 -3"),
-            ("cd", ""),
+            ("cd", "~0"),
+            ("d", ""),
             ("ic", "-0"),
+            ("cc", "~0 ~1"),
         ],
     );
     let unseen = next(&pool, &[], (1, 0));
     assert_eq!(words(&unseen), "", "a member it made may still appear");
     pool.metadata.finalizers.clear();
     assert_eq!(words(&next(&pool, &members("i"), (0, 0))), "");
+}
+
+#[test]
+fn a_deleted_pool_says_what_it_waits_for() {
+    let mut pool = pool(2, 3, 5);
+    pool.metadata.deletion_timestamp = Some(Timestamp::from_micros(1));
+    let plan = next(&pool, &members("dd"), (0, 0));
+    let [Step::Publish(status)] = &plan.steps[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(&*status.why, "2 members are still being ended");
+    pool.status = (**status).clone();
+    assert_eq!(next(&pool, &members("dd"), (0, 0)).steps, []);
+}
+
+#[test]
+fn members_are_made_for_claims_that_wait_up_to_max() {
+    let pool = pool(1, 2, 5);
+    let plan = |waiting, letters| {
+        let members = members(letters);
+        let plan = plan_pool(View {
+            pool: &pool,
+            members: &members,
+            unseen: (0, 0),
+            waiting,
+            template: true,
+            revision: "r1",
+            now: Timestamp::from_micros(1),
+        });
+        words(&plan)
+    };
+    assert_eq!(plan(0, ""), "+1");
+    assert_eq!(plan(3, ""), "+3");
+    assert_eq!(
+        plan(3, "sss"),
+        "",
+        "those that start are for those that wait"
+    );
+    assert_eq!(plan(9, "cc"), "+3");
+    assert_eq!(plan(0, "iii"), "-0", "nobody waits any more");
+}
+
+#[test]
+fn the_number_of_those_that_wait_is_published_when_it_tells_something() {
+    let cases = [
+        (0, 1, 1),
+        (1, 0, 0),
+        (100, 110, 100),
+        (100, 125, 125),
+        (10, 7, 7),
+        (3, 3, 3),
+    ];
+    for (published, now, next) in cases {
+        assert_eq!(mirrored(published, now), next, "{published} {now}");
+    }
+}
+
+#[test]
+fn a_member_has_the_labels_of_its_pool_and_over_them_those_of_its_template() {
+    let mut pool = pool(1, 2, 5);
+    let set = |map: &mut StringMap, pairs: &[(&str, &str)]| {
+        pairs.iter().for_each(|(key, value)| {
+            map.insert(*key, *value);
+        });
+    };
+    set(
+        &mut pool.metadata.labels,
+        &[("both", "pool"), ("own", "pool")],
+    );
+    set(&mut pool.metadata.annotations, &[(LAST_APPLIED, "{}")]);
+    let mut template = Metadata::new(None, Name::new("template").unwrap());
+    set(
+        &mut template.labels,
+        &[
+            ("both", "template"),
+            ("docs", "x"),
+            ("dormouse.dev/pool", "no"),
+        ],
+    );
+    set(
+        &mut template.annotations,
+        &[("note", "template"), ("docs", "x")],
+    );
+    pool.spec.ignore_template_keys = vec!["docs".into()];
+    let (labels, annotations) = inherited((&pool.metadata, &pool.spec), Some(&template));
+    let expected = [("both", "template"), ("own", "pool")];
+    assert_eq!(labels, expected.into_iter().collect());
+    assert_eq!(annotations, [("note", "template")].into_iter().collect());
 }
 
 #[test]

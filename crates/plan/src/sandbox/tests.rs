@@ -2,6 +2,7 @@
 
 mod checks;
 mod delivery;
+mod lease;
 mod life;
 mod origins;
 mod rules;

@@ -93,6 +93,7 @@ impl World {
             pool: &self.pool,
             members: &self.cache,
             unseen: self.expected.open(),
+            waiting: 0,
             template: true,
             revision: "r",
             now: Timestamp::from_micros(1),
@@ -115,7 +116,7 @@ impl World {
                     self.delete(&seen);
                 }
                 Step::Publish(status) => self.pool.status = *status,
-                Step::AddFinalizer | Step::RemoveFinalizer => panic!("{step:?}"),
+                Step::AddFinalizer | Step::RemoveFinalizer | Step::LetGo(_) => panic!("{step:?}"),
             }
         }
         acts

@@ -14,7 +14,7 @@ impl World {
             match step {
                 Step::Thaw => assert_eq!(status.snapshot, None, "thawed after its capture"),
                 Step::Reset => assert!(was_released(&self.record), "reset under its owner"),
-                Step::DeleteRecord(_) | Step::Intend(Intent::Release) => assert!(
+                Step::DeleteRecord(_) | Step::Intend(Intent::Release(_)) => assert!(
                     was_released(&self.record) || due.end || due.idle || self.slept_for_long(),
                     "taken from its owner: {}",
                     plan.why

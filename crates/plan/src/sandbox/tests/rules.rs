@@ -234,7 +234,11 @@ fn an_idle_sandbox_pauses_ends_or_goes_back() {
     for (idle_action, alone, pooled) in [
         (IdleAction::Pause, "Intend Pause", "Intend Pause"),
         (IdleAction::Kill, "DeleteRecord", "DeleteRecord"),
-        (IdleAction::Release, "DeleteRecord", "Intend Release"),
+        (
+            IdleAction::Release,
+            "DeleteRecord",
+            "Intend Release(IdleTimeout)",
+        ),
     ] {
         let cases = [
             (standing(Phase::Running), alone),

@@ -11,7 +11,7 @@ use model::{
 
 use super::super::*;
 use crate::{
-    claim::{Delivery, claimed, released},
+    claim::{Delivery, Ending, claimed, released},
     failure::after_failure,
     idle::{Activity, Idle},
     timers::timers,
@@ -158,6 +158,7 @@ impl World {
             descend: over(timers.descend.map(|t| t.0)),
             retention: over(timers.retention.map(|t| t.0)),
             retry: over(timers.retry.map(|t| t.0)),
+            ..Due::default()
         }
     }
 
@@ -183,13 +184,9 @@ impl World {
         match request {
             Request::Claim => {
                 let delivery = Delivery {
-                    owner: owner(),
-                    id: SandboxId::from_random(7),
-                    env: StringMap::new(),
                     images: images.clone(),
-                    metadata: StringMap::new(),
                     timeouts: self.timeouts,
-                    claim: None,
+                    ..Delivery::new(owner(), SandboxId::from_random(7))
                 };
                 match claimed(&self.record, &delivery, self.now) {
                     Some(member) => next = member,
@@ -203,7 +200,7 @@ impl World {
                 spec.timeouts.end_at = spec.timeouts.end_at.map(|_| later);
             }
             Request::Renew => spec.timeouts.end_at = Some(later),
-            Request::Release { .. } => next = released(&next),
+            Request::Release { .. } => next = released(&next, Ending::by_owner(self.now)),
             Request::Kill => next.metadata.deletion_timestamp = Some(self.now),
         }
         self.intend(next);
@@ -331,7 +328,7 @@ impl World {
                         next.spec.desired_state = DesiredState::Paused;
                     }
                     Intent::Resume => next.spec.desired_state = DesiredState::Running,
-                    Intent::Release => next = released(&next),
+                    Intent::Release(cause) => next = released(&next, Ending::by(*cause, self.now)),
                 }
                 self.intend(next);
             }
