@@ -250,6 +250,13 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message).retry(Retry::After(1))
     }
 
+    /// Something is not seen without which nothing true can be said.
+    pub(crate) fn blind(what: &str) -> Self {
+        Self::unavailable(format!(
+            "the server is not ready: it does not see its {what}"
+        ))
+    }
+
     pub(crate) fn too_many_conflicts() -> Self {
         Self::unavailable("the sandbox is being changed by many at once: try again")
     }

@@ -274,6 +274,20 @@ impl E2b {
             .collect()
     }
 
+    /// What the API does not see, or not any more: it answers nothing until it does.
+    pub(crate) fn unseen(&self) -> Option<&'static str> {
+        let caches = &self.caches;
+        [
+            (self.keys.is_ready(), "keys and teams"),
+            (caches.sandboxes.is_ready(), "sandboxes"),
+            (caches.pools.is_ready(), "pools"),
+            (caches.templates.is_ready(), "templates"),
+            (caches.events.is_ready(), "events"),
+        ]
+        .into_iter()
+        .find_map(|(is_ready, what)| (!is_ready).then_some(what))
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.clock.wall_micros())
     }
