@@ -154,16 +154,26 @@ impl Share for ClaimSpec {}
 pub enum SnapshotIndex {
     /// The sandbox it captures, within its namespace.
     Sandbox,
+    /// The team it belongs to.
+    Team,
+    /// What people call it, with its tag, within its namespace.
+    Alias,
 }
 
 impl Indexes<Object<SnapshotSpec>> for SnapshotIndex {
-    const ALL: &'static [Self] = &[Self::Sandbox];
+    const ALL: &'static [Self] = &[Self::Sandbox, Self::Team, Self::Alias];
 
     fn terms<'v>(self, snapshot: &'v Object<SnapshotSpec>, emit: &mut dyn FnMut(Term<'v>)) {
         let namespace = snapshot.metadata.namespace.as_ref();
-        match self {
-            Self::Sandbox => emit(Term::within(namespace, snapshot.spec.sandbox.as_str())),
-        }
+        let term = match self {
+            Self::Sandbox => Some(Term::within(namespace, snapshot.spec.sandbox.as_str())),
+            Self::Team => namespace.map(|team| team.as_str().into()),
+            Self::Alias => {
+                let alias = snapshot.spec.alias.as_deref();
+                alias.map(|alias| Term::within(namespace, alias))
+            }
+        };
+        term.into_iter().for_each(emit);
     }
 }
 

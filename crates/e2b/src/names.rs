@@ -8,7 +8,7 @@ use model::{
     snapshot::DEFAULT_TAG, template::TemplateSpec,
 };
 
-use crate::{refusal::Refusal, service::E2b};
+use crate::{refusal::Refusal, service::E2b, snapshots::Start};
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Meant {
     pub(crate) found: Option<Arc<SandboxTemplate>>,
     /// The pool of the caller's that was named.
     pub(crate) pool: Option<Arc<SandboxPool>>,
+    /// The snapshot of the caller's that was named.
+    pub(crate) start: Option<Start>,
 }
 
 impl E2b {
@@ -34,16 +36,20 @@ impl E2b {
                 found: self.template(team, &template),
                 template,
                 pool: Some(pool),
+                start: None,
             });
         }
         let found = own_name
             .and_then(|name| self.template(team, &name))
-            .or_else(|| self.template_by_alias(team, name, tag))
-            .ok_or_else(unknown)?;
+            .or_else(|| self.template_by_alias(team, name, tag));
+        let Some(found) = found else {
+            return self.start_meant(team, text).ok_or_else(unknown);
+        };
         Ok(Meant {
             template: found.metadata.name.clone(),
             found: Some(found),
             pool: None,
+            start: None,
         })
     }
 

@@ -19,6 +19,7 @@ use crate::{
     extension::{Extensions, Idle},
     idempotency::{self, Token},
     names::Meant,
+    snapshots::Start,
     refusal::Refusal,
     rung,
     service::E2b,
@@ -83,6 +84,7 @@ impl Order {
         let extensions = Extensions::read(&metadata, api.options.filesystem_pause)?;
         let pools = match &meant.pool {
             Some(pool) => vec![Arc::clone(pool)],
+            None if meant.start.is_some() => Vec::new(),
             None => api.pools_of(&caller.team, &meant.template),
         };
         let pool_default = meant.pool.as_ref().map(|p| p.spec.default_timeouts);
@@ -153,6 +155,45 @@ impl Order {
         Ok(order)
     }
 
+    /// A child of a sandbox, as it is now, that starts from a snapshot of it.
+    pub(crate) fn forked(
+        api: &E2b,
+        caller: &Caller,
+        source: &Sandbox,
+        snapshot: &Name,
+        seconds: u32,
+    ) -> Self {
+        let spec = &source.spec;
+        let start = Start::again(source, snapshot);
+        let startup = api.options.startup_timeout;
+        let access = spec.access.as_deref();
+        Self {
+            meant: Meant {
+                template: start.template(),
+                found: None,
+                pool: None,
+                start: Some(start),
+            },
+            owner: caller.owner(),
+            env: spec.env.clone(),
+            metadata: spec.metadata.clone(),
+            network: spec.network.clone(),
+            pause_policy: spec.pause_policy.clone(),
+            timeouts: Timeouts {
+                end_at: None,
+                seconds: Some(seconds),
+                startup_seconds: u32::try_from(startup.as_secs()).ok(),
+                ..spec.timeouts
+            },
+            wake_on_traffic: spec.wake_on_traffic,
+            secure: access.is_some_and(|access| access.agent_token.is_some()),
+            lasts: Some(Duration::from_secs(seconds.into())),
+            startup,
+            pools: Vec::new(),
+            token: None,
+        }
+    }
+
     /// What is wanted, as a quota sees it.
     pub(crate) fn spec(&self, api: &E2b, id: &SandboxId) -> SandboxSpec {
         let name = self.meant.template.clone();
@@ -191,6 +232,9 @@ impl Order {
             spec.images = pool.spec.idle_images.clone();
             spec.resources = pool.spec.resources;
             spec.image_pull_policy = pool.spec.image_pull_policy;
+        }
+        if let Some(start) = &self.meant.start {
+            start.apply(&mut spec);
         }
         let mut sandbox = Sandbox::new(meta, spec);
         self.settings(api, &mut sandbox, id);

@@ -84,6 +84,10 @@ impl Refusal {
         self.0.status
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// The same refusal of something that must not be repeated by itself: a create without a key
     /// that was half-way may have happened.
     pub(crate) fn not_to_be_repeated(self) -> Self {

@@ -166,8 +166,9 @@ pub(crate) fn template_of(sandbox: &Sandbox) -> String {
     template.map_or_else(|| "image".to_owned(), ToString::to_string)
 }
 
-/// The pool it came from, or else its template.
+/// The pool or the snapshot it came from, or else its template.
 pub(crate) fn alias_of(sandbox: &Sandbox) -> String {
-    let pool = sandbox.spec.pool.as_ref();
-    pool.map_or_else(|| template_of(sandbox), ToString::to_string)
+    let spec = &sandbox.spec;
+    let from = spec.pool.as_ref().or(spec.snapshot.as_ref());
+    from.map_or_else(|| template_of(sandbox), ToString::to_string)
 }

@@ -1,14 +1,14 @@
 //! Every route of E2B's control API: those that are served, and those that are refused by name.
 
 use crate::{
-    audit, connect, create, egress, lifetime, list, logs, metrics, pause,
+    audit, connect, create, egress, fork, lifetime, list, logs, metrics, pause,
     refusal::Refusal,
     route::{
         Route, Served,
         Verb::{Delete, Get, Patch, Post, Put},
         nothing,
     },
-    teams, templates, wire,
+    snapshots, teams, templates, wire,
 };
 
 /// All of them.
@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Route> {
     SERVED.iter().chain(&REFUSED)
 }
 
-static SERVED: [Route; 32] = [
+static SERVED: [Route; 34] = [
     Route::new(
         Get,
         "/health",
@@ -280,12 +280,43 @@ static SERVED: [Route; 32] = [
     )
     .query(audit::QUERY)
     .gives::<wire::AuditPage>(),
-    Route::not_built(Post, "/sandboxes/{sandboxID}/fork", |_| {
-        Box::pin(async { Err(Refusal::not_built("forks")) })
-    }),
-    Route::not_built(Post, "/sandboxes/{sandboxID}/snapshots", |_| {
-        Box::pin(async { Err(Refusal::not_built("snapshots")) })
-    }),
+    Route::new(
+        Post,
+        "/sandboxes/{sandboxID}/fork",
+        "Make sandboxes that start from the files of one that runs",
+        &[201, 404, 409, 503],
+        |call| Box::pin(fork::fork(call)),
+    )
+    .audited("sandbox.fork")
+    .may_take::<wire::Fork>()
+    .gives::<Vec<wire::ForkResult>>(),
+    Route::new(
+        Post,
+        "/sandboxes/{sandboxID}/snapshots",
+        "Keep the files of a sandbox, to create others from",
+        &[201, 404, 409, 503],
+        |call| Box::pin(snapshots::create(call)),
+    )
+    .audited("sandbox.snapshot")
+    .may_take::<wire::NewSnapshot>()
+    .gives::<wire::SnapshotInfo>(),
+    Route::new(
+        Get,
+        "/snapshots",
+        "A page of snapshots, newest first",
+        &[200],
+        |call| Box::pin(snapshots::list(call)),
+    )
+    .query(snapshots::QUERY)
+    .gives::<Vec<wire::SnapshotInfo>>(),
+    Route::new(
+        Delete,
+        "/templates/{templateID}",
+        "Delete a snapshot; templates belong to the installation",
+        &[204, 404, 501],
+        |call| Box::pin(snapshots::delete(call)),
+    )
+    .audited("snapshot.delete"),
 ];
 
 /// Rows that differ only in what they name.
@@ -297,14 +328,12 @@ macro_rules! refused {
     };
 }
 
-static REFUSED: [Route; 51] = refused! {
-    "snapshots": Get "/snapshots";
+static REFUSED: [Route; 49] = refused! {
     "template builds":
         Post "/templates",
         Post "/v2/templates",
         Post "/v3/templates",
         Post "/templates/{templateID}",
-        Delete "/templates/{templateID}",
         Patch "/templates/{templateID}",
         Patch "/v2/templates/{templateID}",
         Get "/templates/{templateID}/files/{hash}",

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use auth::{Audit, Keys, Ledger, Seal};
 use cache::{
-    Cache, EventCache, PoolCache, SandboxCache, StartError, StopReason, TemplateCache, View,
+    Cache, EventCache, PoolCache, SandboxCache, SnapshotCache, StartError, StopReason,
+    TemplateCache, View,
 };
 use claims::Desk;
 use kit::{Clock, Entropy, Tasks};
@@ -86,6 +87,8 @@ pub struct Caches {
     pub pools: PoolCache,
     /// Templates.
     pub templates: TemplateCache,
+    /// Snapshots.
+    pub snapshots: SnapshotCache,
     /// Events.
     pub events: EventCache,
 }
@@ -114,6 +117,7 @@ impl Caches {
             sandboxes: one(store, entropy, deadline, tasks).await?,
             pools: one(store, entropy, deadline, tasks).await?,
             templates: one(store, entropy, deadline, tasks).await?,
+            snapshots: one(store, entropy, deadline, tasks).await?,
             events: one(store, entropy, deadline, tasks).await?,
         })
     }

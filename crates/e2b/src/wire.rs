@@ -170,6 +170,59 @@ pub(crate) struct Sandbox {
     pub(crate) domain: Option<String>,
 }
 
+/// A request for a snapshot.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct NewSnapshot {
+    /// What it is called, as `name` or `name:tag`; an earlier one of that name gives the name up.
+    pub(crate) name: Option<String>,
+    /// Whether memory is kept too: not supported if true.
+    pub(crate) memory: Option<bool>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SnapshotInfo {
+    /// What it is created from by.
+    #[serde(rename = "snapshotID")]
+    pub(crate) snapshot_id: String,
+    /// What it is called.
+    pub(crate) names: Vec<String>,
+}
+
+/// A request for copies of a sandbox.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct Fork {
+    /// Seconds until each ends or sleeps; 15 if absent.
+    pub(crate) timeout: Option<i64>,
+    /// How many, up to 100; one if absent.
+    pub(crate) count: Option<i64>,
+}
+
+/// How one copy went: one of both fields is there.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ForkResult {
+    /// The sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<Sandbox>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<ForkError>,
+}
+
+/// Why a copy could not be made.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ForkError {
+    /// As the status of a refused request.
+    pub(crate) code: u16,
+    /// A sentence.
+    pub(crate) message: String,
+}
+
 /// A sandbox in a list.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

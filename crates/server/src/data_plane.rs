@@ -235,6 +235,7 @@ async fn start_api(
         sandboxes: shared.sandboxes.clone(),
         pools: shared.pools.clone(),
         templates: shared.templates.clone(),
+        snapshots: shared.snapshots.clone(),
         events: events.await.context("read events")?,
     };
     let mut ports = e2b::Ports::new(

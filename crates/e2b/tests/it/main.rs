@@ -5,10 +5,12 @@
 mod admins;
 mod bad_input;
 mod creates;
+mod forks;
 mod foreign;
 mod lifecycle;
 mod lists;
 mod others;
 mod pools;
 mod races;
+mod snapshots;
 mod support;
