@@ -12,10 +12,10 @@ use model::SandboxId;
 use thiserror::Error;
 
 use crate::{
+    exchange::{Exchange, ExchangeError},
     link::Open,
     metrics::Outcome,
     pool::Key,
-    upstream::{Upstream, pull},
     worker::Worker,
 };
 
@@ -29,7 +29,9 @@ pub(crate) struct Body {
 #[derive(Debug)]
 enum Content {
     Own(Option<Bytes>),
-    Sandbox(Relay),
+    Sandbox(Box<Relay>),
+    /// A sandbox's, in HTTP/2.
+    Call(Incoming),
     Fallback(axum::body::Body),
 }
 
@@ -37,7 +39,9 @@ enum Content {
 #[derive(Debug, Error)]
 pub(crate) enum BodyError {
     #[error("the sandbox ended in the middle of its answer")]
-    Sandbox(#[source] hyper::Error),
+    Sandbox(#[source] ExchangeError),
+    #[error("the sandbox ended its answer with an error")]
+    Call(#[source] hyper::Error),
     #[error("the inner service ended in the middle of its answer")]
     Fallback(#[source] axum::Error),
 }
@@ -45,7 +49,7 @@ pub(crate) enum BodyError {
 impl Body {
     /// Whether a sandbox answers.
     pub(crate) fn is_of_a_sandbox(&self) -> bool {
-        matches!(self.content, Content::Sandbox(_))
+        matches!(self.content, Content::Sandbox(_) | Content::Call(_))
     }
 
     pub(crate) fn own(bytes: Bytes, open: Open) -> Self {
@@ -71,12 +75,22 @@ impl Body {
         }
     }
 
+    pub(crate) fn call(body: Incoming, mut open: Open) -> Self {
+        if body.is_end_stream() {
+            open.ended(Outcome::Forwarded);
+        }
+        Self {
+            content: Content::Call(body),
+            open: Some(open),
+        }
+    }
+
     pub(crate) fn sandbox(relay: Relay, mut open: Open) -> Self {
         if relay.is_whole() {
             open.ended(Outcome::Forwarded);
         }
         Self {
-            content: Content::Sandbox(relay),
+            content: Content::Sandbox(Box::new(relay)),
             open: Some(open),
         }
     }
@@ -104,6 +118,20 @@ impl HttpBody for Body {
                 }
                 frame.map_err(BodyError::Sandbox)
             }
+            Content::Call(body) => {
+                let frame = Pin::new(body).poll_frame(context);
+                if let Some(open) = &mut this.open {
+                    match &frame {
+                        Poll::Ready(Some(Err(_))) => open.cut_short(),
+                        Poll::Ready(None) => open.ended(Outcome::Forwarded),
+                        Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
+                            open.ended(Outcome::Forwarded);
+                        }
+                        Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+                    }
+                }
+                frame.map_err(BodyError::Call)
+            }
             Content::Fallback(body) => Pin::new(body)
                 .poll_frame(context)
                 .map_err(BodyError::Fallback),
@@ -114,6 +142,7 @@ impl HttpBody for Body {
         match &self.content {
             Content::Own(bytes) => bytes.is_none(),
             Content::Sandbox(relay) => relay.is_whole(),
+            Content::Call(body) => body.is_end_stream(),
             Content::Fallback(body) => body.is_end_stream(),
         }
     }
@@ -123,7 +152,11 @@ impl HttpBody for Body {
             Content::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Content::Sandbox(relay) => relay.incoming.size_hint(),
+            Content::Sandbox(relay) => {
+                let left = relay.exchange.as_ref().and_then(Exchange::left);
+                left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
+            Content::Call(body) => body.size_hint(),
             Content::Fallback(body) => body.size_hint(),
         }
     }
@@ -133,26 +166,21 @@ impl HttpBody for Body {
 /// back to the pool; before it, dropping this closes the connection.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    incoming: Incoming,
-    upstream: Option<Upstream>,
-    is_over: bool,
+    exchange: Option<Exchange>,
     worker: Rc<Worker>,
     key: Key,
     id: SandboxId,
 }
 
 impl Relay {
-    pub(crate) fn new(
-        incoming: Incoming,
-        upstream: Upstream,
+    pub(crate) const fn new(
+        exchange: Exchange,
         worker: Rc<Worker>,
         key: Key,
         id: SandboxId,
     ) -> Self {
         Self {
-            incoming,
-            upstream: Some(upstream),
-            is_over: false,
+            exchange: Some(exchange),
             worker,
             key,
             id,
@@ -160,26 +188,19 @@ impl Relay {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_over || self.incoming.is_end_stream()
+        self.exchange.as_ref().is_some_and(Exchange::is_over)
     }
 
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(upstream) = &mut self.upstream else {
-            return pull(&mut self.incoming);
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Ready(None);
         };
-        // Frames only ever come from driving the connection.
-        let mut frame = upstream.pull(&mut self.incoming);
-        if frame.is_pending() {
-            upstream.drive(context);
-            frame = upstream.pull(&mut self.incoming);
-        }
-        match &frame {
-            Poll::Ready(None) => self.is_over = true,
-            Poll::Ready(Some(Err(_))) => self.upstream = None,
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        let frame = exchange.poll_frame(context);
+        if let Poll::Ready(Some(Err(_))) = &frame {
+            self.exchange = None;
         }
         frame
     }
@@ -187,9 +208,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        if self.is_whole()
-            && let Some(upstream) = self.upstream.take()
-        {
+        if let Some(upstream) = self.exchange.take().and_then(Exchange::into_rested) {
             self.worker.keep(self.key, &self.id, upstream);
         }
     }

@@ -1,111 +1,109 @@
 //! Sends a request to its sandbox and waits for the head of the answer.
 
-use std::{rc::Rc, sync::Arc};
+use std::{future::poll_fn, rc::Rc, sync::Arc, time::Duration};
 
-use http::{Request, Response, request};
-use hyper::body::{Body as _, Incoming};
+use http::Response;
 use routes::Route;
 
 use crate::{
     address::Port,
     answer::Refusal,
+    codec::Length,
     dial::reach,
-    headers,
+    exchange::{Exchange, ExchangeError, RequestBody},
     metrics::Waited,
     pool::Key,
-    upstream::{ExchangeError, RequestBody, Upstream},
+    upstream::Upstream,
     worker::Worker,
 };
+
+/// A request whose head was written for the sandbox.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) head: &'a [u8],
+    pub(crate) body: RequestBody,
+    pub(crate) length: Length,
+    /// It asks for the head of an answer only.
+    pub(crate) to_head: bool,
+    /// Sending it twice does no harm, and nothing but the head is needed for it.
+    pub(crate) can_repeat: bool,
+    pub(crate) request_id: Option<&'a [u8]>,
+}
 
 /// The head of an answer, and where the rest comes from.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) response: Response<Incoming>,
-    pub(crate) upstream: Upstream,
+    pub(crate) response: Response<()>,
+    pub(crate) exchange: Exchange,
 }
 
-/// Sends a request whose head was made for the sandbox.
+/// Sends a request.
 ///
 /// A kept connection may turn out to have ended. What was not sent goes out again on another one;
-/// what was sent in part does only if sending it twice does no harm and nothing is needed for it
-/// but the head. Whatever the pool does, a new connection is tried once.
+/// what was sent in part does only if it can be repeated. Whatever the pool does, a new connection
+/// is tried once.
 pub(crate) async fn forward(
     worker: &Rc<Worker>,
     route: &Arc<Route>,
     port: Port,
-    head: request::Parts,
-    body: Incoming,
+    mut outgoing: Outgoing<'_>,
 ) -> Result<Answer, Refusal> {
     let key = Key::of(route, port);
     let started = worker.monotonic();
-    let mut request = Request::from_parts(head, RequestBody::Client(body));
-    let mut spare = copy_of(&request);
     // What can be sent again need not be sure of its connection.
-    while let Some(mut upstream) = worker.pool.take(key, spare.is_none()) {
+    while let Some(upstream) = worker.pool.take(key, !outgoing.can_repeat) {
         worker.counters.reused();
-        match upstream.exchange(request).await {
-            Ok(response) => {
-                let took = worker.monotonic().saturating_sub(started);
-                worker.counters.waited(Waited::FirstByte, took);
-                return Ok(Answer { response, upstream });
-            }
-            Err(ExchangeError::NotSent(unsent)) => request = *unsent,
-            Err(ExchangeError::Lost(error)) => {
-                let Some(copy) = spare.take() else {
-                    tracing::debug!(%error, "a kept connection gave no answer");
-                    return Err(Refusal::NoAnswer);
-                };
-                request = copy;
-                break;
-            }
+        match exchange(worker, upstream, &mut outgoing, started).await {
+            Ok(answer) => return Ok(answer),
+            Err(ExchangeError::NotSent(body)) => outgoing.body = body,
+            Err(ExchangeError::Lost(_)) if outgoing.can_repeat => break,
+            Err(error) => return Err(refusal(&error)),
         }
     }
-    Box::pin(forward_anew(worker, route, port, request)).await
-}
-
-/// The same on a new connection.
-async fn forward_anew(
-    worker: &Rc<Worker>,
-    route: &Arc<Route>,
-    port: Port,
-    request: Request<RequestBody>,
-) -> Result<Answer, Refusal> {
-    let started = worker.monotonic();
-    let mut upstream = connect(worker, route, port).await?;
+    let connecting = worker.monotonic();
+    let upstream = Box::pin(connect(worker, route, port)).await?;
     let connected = worker.monotonic();
-    worker
-        .counters
-        .waited(Waited::Connect, connected.saturating_sub(started));
-    match upstream.exchange(request).await {
-        Ok(response) => {
-            let took = worker.monotonic().saturating_sub(connected);
-            worker.counters.waited(Waited::FirstByte, took);
-            Ok(Answer { response, upstream })
-        }
-        Err(ExchangeError::NotSent(_)) => Err(Refusal::NoAnswer),
-        Err(ExchangeError::Lost(error)) => {
-            tracing::debug!(%error, "a sandbox gave no answer");
-            Err(Refusal::NoAnswer)
-        }
-    }
+    let took = connected.saturating_sub(connecting);
+    worker.counters.waited(Waited::Connect, took);
+    exchange(worker, upstream, &mut outgoing, connected)
+        .await
+        .map_err(|error| refusal(&error))
 }
 
-async fn connect(worker: &Rc<Worker>, route: &Arc<Route>, port: Port) -> Result<Upstream, Refusal> {
+fn refusal(error: &ExchangeError) -> Refusal {
+    tracing::debug!(%error, "a sandbox gave no answer");
+    Refusal::NoAnswer
+}
+
+async fn exchange(
+    worker: &Rc<Worker>,
+    upstream: Upstream,
+    outgoing: &mut Outgoing<'_>,
+    started: Duration,
+) -> Result<Answer, ExchangeError> {
+    let body = std::mem::replace(&mut outgoing.body, RequestBody::Empty);
+    let mut exchange = Exchange::new(
+        worker.clone(),
+        upstream,
+        outgoing.head,
+        body,
+        outgoing.length,
+        outgoing.to_head,
+    );
+    let head = poll_fn(|context| exchange.poll_head(context, outgoing.request_id)).await;
+    let response = head?;
+    let took = worker.monotonic().saturating_sub(started);
+    worker.counters.waited(Waited::FirstByte, took);
+    Ok(Answer { response, exchange })
+}
+
+/// A new connection.
+pub(crate) async fn connect(
+    worker: &Worker,
+    route: &Route,
+    port: Port,
+) -> Result<Upstream, Refusal> {
     let stream = reach(&worker.shared, route, port).await?;
     worker.counters.dialled();
-    Upstream::start(stream, &worker.shared.options.limits)
-        .await
-        .map_err(|_| Refusal::NoAnswer)
-}
-
-/// What is needed to send a request again, if that does no harm.
-fn copy_of(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    if !request.body().is_end_stream() || !headers::is_idempotent(request.method()) {
-        return None;
-    }
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
+    Ok(Upstream::new(stream))
 }

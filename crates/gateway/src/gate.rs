@@ -3,7 +3,7 @@
 //! This comes before any look at the sandbox's state: a caller without the token learns nothing
 //! of it and wakes nothing.
 
-use http::{HeaderMap, Method, header};
+use http::Method;
 use routes::{Route, State, TokenHash};
 use sha2::{Digest as _, Sha256};
 
@@ -28,7 +28,6 @@ pub(crate) fn ask(
     method: &Method,
     path: &str,
     query: Option<&str>,
-    headers: &HeaderMap,
     seen: &Glance<'_>,
 ) -> Result<Pass, Refusal> {
     let is_agent = port == Port::AGENT;
@@ -43,14 +42,14 @@ pub(crate) fn ask(
         routes::Gate::Token(_) => {}
     }
     if let Some(token) = token {
-        let hash = TokenHash(Sha256::digest(token.as_bytes()).into());
+        let hash = TokenHash(Sha256::digest(token).into());
         return if gate.admits(Some(&hash)) {
             Ok(Pass::Full)
         } else {
             Err(refusal)
         };
     }
-    if is_preflight(method, headers) {
+    if method == Method::OPTIONS && seen.is_of_a_preflight() {
         return Ok(Pass::Preflight);
     }
     if is_agent && signature::is_signed(method, path, query) {
@@ -88,12 +87,6 @@ pub const fn passage(route: &Route) -> Passage {
         | State::Idle
         | State::Dead => Passage::NotFound,
     }
-}
-
-fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
-    method == Method::OPTIONS
-        && headers.contains_key(header::ORIGIN)
-        && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// Routes of the agent's that only the platform itself may use.

@@ -1,11 +1,14 @@
 //! What a head says that matters here, in one look.
 //!
 //! Most of what a gateway asks of a head is whether something is there at all, and mostly it is
-//! not. One pass over the names answers all of it; asking the map for each would hash them all.
+//! not. One pass over the names answers all of it.
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
-use crate::address::Field;
+use crate::{
+    address::Field,
+    names::{Fields, Name},
+};
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -13,27 +16,25 @@ pub(crate) struct Glance<'a> {
     pub(crate) host: Field<'a>,
     pub(crate) id: Field<'a>,
     pub(crate) port: Field<'a>,
-    pub(crate) access_token: Option<&'a HeaderValue>,
-    pub(crate) traffic_token: Option<&'a HeaderValue>,
-    pub(crate) request_id: Option<&'a HeaderValue>,
+    pub(crate) access_token: Option<&'a [u8]>,
+    pub(crate) traffic_token: Option<&'a [u8]>,
+    request_id: Option<&'a [u8]>,
+    has_origin: bool,
+    asks_for_a_method: bool,
     pub(crate) marks: Marks,
 }
 
 /// What is there, without what it says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// Something between two neighbours only.
-    pub(crate) is_hop: bool,
-    /// A traffic token.
-    pub(crate) is_traffic: bool,
-    /// An account of who forwarded it.
-    pub(crate) is_forwarded: bool,
     /// A person looks at the answer in a browser.
     pub(crate) is_navigation: bool,
+    /// The body is gRPC.
+    pub(crate) is_grpc: bool,
 }
 
 impl<'a> Glance<'a> {
-    pub(crate) fn at(headers: &'a HeaderMap) -> Self {
+    pub(crate) fn at(fields: Fields<'a>) -> Self {
         let mut seen = Self {
             host: Field::Absent,
             id: Field::Absent,
@@ -41,48 +42,51 @@ impl<'a> Glance<'a> {
             access_token: None,
             traffic_token: None,
             request_id: None,
+            has_origin: false,
+            asks_for_a_method: false,
             marks: Marks::default(),
         };
-        let again = |field: Field<'a>, value: &'a HeaderValue| match field {
-            Field::Absent => Field::One(value.as_bytes()),
+        let again = |field: Field<'a>, value: &'a [u8]| match field {
+            Field::Absent => Field::One(value),
             Field::One(_) | Field::Many => Field::Many,
         };
-        // Values of one name follow one another, each with its name.
-        for (name, value) in headers {
-            match name.as_str() {
-                "host" => seen.host = again(seen.host, value),
-                "e2b-sandbox-id" => seen.id = again(seen.id, value),
-                "e2b-sandbox-port" => seen.port = again(seen.port, value),
-                // Of several, the first counts, as for whoever is behind.
-                "x-access-token" => seen.access_token = seen.access_token.or(Some(value)),
-                "e2b-traffic-access-token" => {
-                    seen.traffic_token = seen.traffic_token.or(Some(value));
-                    seen.marks.is_traffic = true;
-                }
-                "x-request-id" => seen.request_id = seen.request_id.or(Some(value)),
-                "sec-fetch-mode" => seen.marks.is_navigation = value == "navigate",
-                "forwarded" => seen.marks.is_forwarded = true,
-                name if is_hop(name) => seen.marks.is_hop = true,
-                _ => {}
-            }
-        }
+        fields.each(|name, value| match Name::of(name) {
+            Name::Host => seen.host = again(seen.host, value),
+            Name::SandboxId => seen.id = again(seen.id, value),
+            Name::SandboxPort => seen.port = again(seen.port, value),
+            // Of several, the first counts, as for whoever is behind.
+            Name::AccessToken => seen.access_token = seen.access_token.or(Some(value)),
+            Name::TrafficToken => seen.traffic_token = seen.traffic_token.or(Some(value)),
+            Name::RequestId => seen.request_id = seen.request_id.or(Some(value)),
+            Name::FetchMode => seen.marks.is_navigation = value == b"navigate",
+            Name::ContentType => seen.marks.is_grpc = is_grpc(value),
+            Name::Origin => seen.has_origin = true,
+            Name::AskedMethod => seen.asks_for_a_method = true,
+            _ => {}
+        });
         seen
+    }
+
+    /// Whether a page asks what it may ask.
+    pub(crate) const fn is_of_a_preflight(&self) -> bool {
+        self.has_origin && self.asks_for_a_method
+    }
+
+    /// The request's own id, if it can be passed on.
+    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
+        let is_sane =
+            |id: &&[u8]| (1..=128).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic);
+        let id = self.request_id.filter(is_sane)?;
+        HeaderValue::from_bytes(id).ok()
     }
 }
 
-/// Whether a header is, or speaks of, what is between two neighbours only.
-pub(crate) fn is_hop(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "http2-settings"
-            | "te"
-            | "transfer-encoding"
-            | "expect"
-            | "upgrade"
-    )
+/// `application/grpc`, and `application/grpc+proto`, but not `application/grpc-web`.
+fn is_grpc(value: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    value
+        .split_at_checked(GRPC.len())
+        .is_some_and(|(start, rest)| {
+            start.eq_ignore_ascii_case(GRPC) && rest.first().is_none_or(|b| *b != b'-')
+        })
 }

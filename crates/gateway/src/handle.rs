@@ -3,7 +3,11 @@
 use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request,
+    uri::PathAndQuery,
+};
 use hyper::body::{Body as _, Incoming};
 use routes::{Gate, Route, State};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -11,18 +15,24 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
 use crate::{
-    address::{Asked, Field, Port, Target},
-    answer::{self, About, REQUEST_ID, Refusal},
+    address::Port,
+    answer::{self, About, Refusal},
     body::{Body, Relay},
+    codec::Length,
+    decide::{Asking, Decision, Found, Refused, decide},
     dial::reach,
-    forward::{Answer, forward},
-    gate::{self, Pass, Passage},
-    glance::{Glance, Marks},
-    headers::{self, Sender},
+    exchange::RequestBody,
+    forward::{Answer, Outgoing, forward},
+    gate::{self, Passage},
+    glance::Glance,
+    h2c,
+    headers::{self, Onward, Sender},
     link::{Link, Open},
     metrics::{Outcome, Waited},
+    names::Fields,
     pool::Key,
-    signature::{self, Signed},
+    signature::Signed,
+    socket2,
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
     wake::Watch,
@@ -36,53 +46,6 @@ const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
 const MOST_REST: usize = 64 << 10;
 const REST_PATIENCE: Duration = Duration::from_millis(250);
 
-/// What to do with a request.
-#[derive(Debug)]
-enum Decision {
-    /// Send it on.
-    Forward(Found),
-    /// Wake the sandbox, then send it on.
-    Wake(Found),
-    /// It is the API's.
-    Fallback,
-    /// Find the sandbox whose token signed it.
-    Search,
-    /// Answer a browser's question.
-    Preflight,
-    /// Refuse it.
-    Refuse(Refused),
-}
-
-#[derive(Debug)]
-struct Found {
-    route: Arc<Route>,
-    port: Port,
-    prefix: usize,
-    marks: Marks,
-    /// It asks for the port itself, not for an answer of the program there.
-    is_bare: bool,
-    /// The request's own id.
-    request_id: Option<HeaderValue>,
-}
-
-/// A refusal and what it is about.
-#[derive(Debug)]
-struct Refused {
-    refusal: Refusal,
-    id: Option<Box<str>>,
-    port: Option<Port>,
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        Self {
-            refusal,
-            id: None,
-            port: None,
-        }
-    }
-}
-
 /// Answers one request.
 pub(crate) async fn handle(
     worker: Rc<Worker>,
@@ -90,7 +53,7 @@ pub(crate) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let open = Open::new(worker.clone(), link.clone());
-    let decision = decide(&worker, &request);
+    let decision = decide(&worker, &Asking::of(&request));
     let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
     let mut response = match decision {
         Decision::Forward(found) => send(worker, link, open, found, request).await,
@@ -161,108 +124,6 @@ async fn other(
     }
 }
 
-/// Decides what to do with a request: its address, then the gate, then the sandbox's state.
-fn decide(worker: &Worker, request: &Request<Incoming>) -> Decision {
-    let shared = &worker.shared;
-    let (uri, headers) = (request.uri(), request.headers());
-    if request.method() == Method::CONNECT {
-        return Decision::Refuse(Refusal::Malformed("CONNECT is not served here").into());
-    }
-    let seen = Glance::at(headers);
-    let asked = Asked {
-        host: match uri.authority() {
-            Some(authority) => Field::One(authority.as_str().as_bytes()),
-            None => seen.host,
-        },
-        id: seen.id,
-        port: seen.port,
-        path: uri.path(),
-    };
-    let (id, port, prefix) = match shared.hosts.parse(asked) {
-        Ok(Target::Sandbox { id, port, prefix }) => (id, port, prefix),
-        Ok(target) => {
-            let is_signed = signature::is_signed(request.method(), uri.path(), uri.query());
-            return if target == Target::Unaddressed && is_signed && shared.ports.seal.is_some() {
-                Decision::Search
-            } else if shared.fallback.is_some() {
-                Decision::Fallback
-            } else {
-                Decision::Refuse(Refusal::Malformed("the request names no sandbox").into())
-            };
-        }
-        Err(why) => return Decision::Refuse(Refusal::Address(why).into()),
-    };
-    let refuse = |refusal| {
-        Decision::Refuse(Refused {
-            refusal,
-            id: Some((*id).into()),
-            port: Some(port),
-        })
-    };
-    let path = match uri.path().get(prefix..) {
-        Some("") | None => "/",
-        Some(path) => path,
-    };
-    let is_bare = tcp::is_asked(request);
-    if port == Port::AGENT && (is_bare || gate::is_internal(path)) {
-        return refuse(Refusal::Internal);
-    }
-    let Some(route) = shared.ports.routes.lookup(&*id) else {
-        return refuse(if shared.ports.routes.synced() {
-            Refusal::NotFound
-        } else {
-            Refusal::NotSynced
-        });
-    };
-    let method = request.method();
-    let pass = match gate::ask(&route, port, method, path, uri.query(), headers, &seen) {
-        Ok(pass) => pass,
-        Err(refusal) => return refuse(refusal),
-    };
-    let found = Found {
-        route,
-        port,
-        prefix,
-        marks: seen.marks,
-        is_bare,
-        request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
-    };
-    let passage = gate::passage(&found.route);
-    if passage == Passage::Forward {
-        return Decision::Forward(found);
-    }
-    // Who has not shown a token learns nothing of the state.
-    if pass == Pass::Signed
-        && let Err(refusal) = check_signature(worker, &found.route, request)
-    {
-        return refuse(refusal);
-    }
-    match passage {
-        Passage::Park if pass == Pass::Preflight => Decision::Preflight,
-        Passage::Park => Decision::Wake(found),
-        Passage::Forward | Passage::NotFound => refuse(Refusal::NotFound),
-    }
-}
-
-/// The checks that the agent makes, in its order.
-fn check_signature(
-    worker: &Worker,
-    route: &Route,
-    request: &Request<Incoming>,
-) -> Result<(), Refusal> {
-    let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
-        return Err(Refusal::InvalidSignature);
-    };
-    let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
-    if !signed.is_of(seal, id, route) {
-        return Err(Refusal::InvalidSignature);
-    }
-    if signed.is_expired(worker.wall_micros()) {
-        return Err(Refusal::ExpiredSignature);
-    }
-    Ok(())
-}
-
 /// Sends a request to a sandbox that runs, and its answer back.
 async fn send(
     worker: Rc<Worker>,
@@ -284,7 +145,9 @@ async fn send(
         id: route.id.as_ref().map(|id| id.as_str().into()),
         port: Some(port),
     };
-    let (mut head, body) = request.into_parts();
+    let (asks_socket, mut request) = (socket2::is_asked(&request), request);
+    let socket = asks_socket.then(|| hyper::upgrade::on(&mut request));
+    let (head, body) = request.into_parts();
     let refuse_now = |worker: &Worker, open, refusal| {
         let id = request_id.clone();
         refuse_with(worker, open, refused(refusal), marks.is_navigation, id)
@@ -313,57 +176,97 @@ async fn send(
         is_tls: link.is_tls,
         trusts_forwarded: options.trusts_forwarded,
     };
-    let asks_upgrade = match headers::to_sandbox(&mut head, &route, port, prefix, marks, &sender) {
-        Ok(asks) => asks,
-        Err(refusal) => return refuse_now(&worker, open, refusal),
+    let was_told = head.headers.contains_key(header::CONTENT_LENGTH);
+    let is_call = head.version == Version::HTTP_2 && marks.is_grpc && port != Port::AGENT;
+    let body = match socket {
+        Some(_) => RequestBody::Empty,
+        None => RequestBody::Client(body),
     };
-    let Answer {
-        mut response,
-        upstream,
-    } = match answer_of(
-        &worker,
-        &open,
-        &route,
-        forward(&worker, &route, port, head, body),
-    )
-    .await
-    {
+    let key = socket.as_ref().map(|_| socket2::key(&worker));
+    let onward = Onward {
+        method: socket.as_ref().map_or(&head.method, |_| &Method::GET),
+        target: head.uri.path_and_query().map_or("/", PathAndQuery::as_str),
+        prefix,
+        host: host_of(&head),
+        fields: Fields::Map(&head.headers),
+        length: body.length(was_told),
+        upgrade: match (&socket, head.version) {
+            (Some(_), _) => Some(socket2::PROTOCOL),
+            (None, Version::HTTP_11) => headers::wanted_upgrade(&head.headers, port),
+            (None, _) => None,
+        },
+        socket_key: key.as_deref().map(str::as_bytes),
+    };
+    let body = match body {
+        RequestBody::Client(body) if is_call => {
+            let request = match onward.request(&route, port, &sender) {
+                Ok(request) => request.map(|()| body),
+                Err(refusal) => return refuse_now(&worker, open, refusal),
+            };
+            let calling = h2c::forward(&worker, &route, port, request);
+            let answer = answer_of(&worker, &open, &route, Box::pin(calling)).await;
+            return match answer.and_then(|answer| answer) {
+                Ok(response) => response.map(|body| Body::call(body, open)),
+                Err(refusal) => refuse_now(&worker, open, refusal),
+            };
+        }
+        body => body,
+    };
+    let mut written = Vec::with_capacity(1 << 10);
+    if let Err(refusal) = onward.write(&mut written, &route, port, &sender) {
+        return refuse_now(&worker, open, refusal);
+    }
+    let (length, asks_upgrade) = (onward.length, onward.upgrade.is_some());
+    let is_empty = matches!(length, Length::None | Length::Exact(0));
+    let outgoing = Outgoing {
+        head: &written,
+        body,
+        length,
+        to_head: head.method == Method::HEAD,
+        can_repeat: is_empty && headers::is_idempotent(&head.method),
+        request_id: request_id.as_ref().map(HeaderValue::as_bytes),
+    };
+    let forwarding = forward(&worker, &route, port, outgoing);
+    let answer = answer_of(&worker, &open, &route, forwarding).await;
+    let Answer { response, exchange } = match answer.and_then(|answer| answer) {
         Ok(answer) => answer,
         Err(refusal) => return refuse_now(&worker, open, refusal),
     };
-    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if is_upgrade && !asks_upgrade {
-        return refuse_now(&worker, open, Refusal::NoAnswer);
-    }
-    *response.version_mut() = http::Version::HTTP_11;
-    headers::to_client(response.headers_mut(), is_upgrade);
-    if let Some(given) = &request_id {
-        response.headers_mut().insert(REQUEST_ID, given.clone());
-    }
-    if is_upgrade {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if !asks_upgrade {
+            return refuse_now(&worker, open, Refusal::NoAnswer);
+        }
+        let (stream, begun) = exchange.into_bare();
+        if let Some(client) = socket {
+            return socket2::join(&worker, client, response, (stream, begun), open);
+        }
         open.ended(Outcome::Forwarded);
-        let sandbox = Far::Upgraded(Box::new(Box::pin(upstream.into_bare()).await));
+        let sandbox = Far::Upgraded(stream, begun);
         link.set_tunnel(Tunnel { sandbox, open });
-        return response.map(|_| Body::none());
+        return response.map(|()| Body::none());
     }
     let key = Key::of(&route, port);
     // A route that was found by its id has one.
     let Some(id) = route.id.clone() else {
         return refuse_now(&worker, open, Refusal::NotFound);
     };
-    response.map(|incoming| {
-        let relay = Relay::new(incoming, upstream, worker, key, id);
-        Body::sandbox(relay, open)
-    })
+    response.map(|()| Body::sandbox(Relay::new(exchange, worker, key, id), open))
+}
+
+/// Whom a request names. Where the target does, that counts, and not the header.
+fn host_of(head: &request::Parts) -> &[u8] {
+    let named = head.uri.authority().map(|name| name.as_str().as_bytes());
+    let host = || head.headers.get(header::HOST).map(HeaderValue::as_bytes);
+    named.or_else(host).unwrap_or_default()
 }
 
 /// Waits for the head of an answer, however often the sandbox is put to sleep before it comes.
-async fn answer_of(
+pub(crate) async fn answer_of<T>(
     worker: &Worker,
     open: &Open,
     route: &Route,
-    answer: impl Future<Output = Result<Answer, Refusal>>,
-) -> Result<Answer, Refusal> {
+    answer: impl Future<Output = T>,
+) -> Result<T, Refusal> {
     let shared = &worker.shared;
     let watch = Watch {
         routes: &shared.ports.routes,
@@ -371,8 +274,8 @@ async fn answer_of(
         timeout: shared.options.wake_timeout,
     };
     match open.held() {
-        Some(held) => watch.answer(route, held, answer).await?,
-        None => answer.await,
+        Some(held) => Ok(watch.answer(route, held, answer).await?),
+        None => Ok(answer.await),
     }
 }
 
@@ -415,18 +318,10 @@ async fn wake(
     // What the port demands may have changed meanwhile.
     let is_same_gate = route.agent == found.route.agent && route.traffic == found.route.traffic;
     if !is_same_gate {
-        let (uri, headers) = (request.uri(), request.headers());
-        let path = uri.path().get(found.prefix..).unwrap_or("/");
-        let (method, seen) = (request.method(), Glance::at(headers));
-        let asked = gate::ask(
-            &route,
-            found.port,
-            method,
-            path,
-            uri.query(),
-            headers,
-            &seen,
-        );
+        let asking = Asking::of(&request);
+        let path = asking.path.get(found.prefix..).unwrap_or("/");
+        let (method, seen) = (asking.method, Glance::at(asking.fields));
+        let asked = gate::ask(&route, found.port, method, path, asking.query, &seen);
         if let Err(refusal) = asked {
             return refuse(&worker, open, refused(refusal), request.headers());
         }
@@ -471,14 +366,14 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
     });
     let found = task.await.map_err(|_| Refusal::Overloaded)?;
     let route = found.ok_or(Refusal::InvalidSignature)?;
-    let seen = Glance::at(request.headers());
+    let seen = Glance::at(Fields::Map(request.headers()));
     Ok(Found {
         route,
         port: Port::AGENT,
         prefix: 0,
         marks: seen.marks,
         is_bare: false,
-        request_id: seen.request_id.filter(|id| is_sane(id)).cloned(),
+        request_id: seen.request_id(),
     })
 }
 
@@ -508,9 +403,9 @@ async fn fallback(
 }
 
 fn refuse(worker: &Worker, open: Open, refused: Refused, asked: &HeaderMap) -> Response<Body> {
-    let seen = Glance::at(asked);
-    let request_id = seen.request_id.filter(|id| is_sane(id)).cloned();
-    refuse_with(worker, open, refused, seen.marks.is_navigation, request_id)
+    let seen = Glance::at(Fields::Map(asked));
+    let is_navigation = seen.marks.is_navigation;
+    refuse_with(worker, open, refused, is_navigation, seen.request_id())
 }
 
 fn refuse_with(
@@ -520,6 +415,33 @@ fn refuse_with(
     is_navigation: bool,
     request_id: Option<HeaderValue>,
 ) -> Response<Body> {
+    answer_for(worker, &mut open, refused, is_navigation, request_id)
+        .map(|bytes| Body::own(bytes, open))
+}
+
+/// The answer to a request that was found to be for a sandbox, and cannot be sent there.
+pub(crate) fn refusal_of(
+    worker: &Worker,
+    open: &mut Open,
+    found: &Found,
+    refusal: Refusal,
+) -> Response<Bytes> {
+    let refused = Refused {
+        refusal,
+        id: found.route.id.as_ref().map(|id| id.as_str().into()),
+        port: Some(found.port),
+    };
+    let request_id = found.request_id.clone();
+    answer_for(worker, open, refused, found.marks.is_navigation, request_id)
+}
+
+fn answer_for(
+    worker: &Worker,
+    open: &mut Open,
+    refused: Refused,
+    is_navigation: bool,
+    request_id: Option<HeaderValue>,
+) -> Response<Bytes> {
     let Refused { refusal, id, port } = refused;
     open.ended(refusal.outcome());
     let request_id = request_id.unwrap_or_else(|| worker.new_request_id());
@@ -534,12 +456,5 @@ fn refuse_with(
         id: id.as_deref(),
         port,
     };
-    refusal
-        .answer(about, is_navigation, request_id)
-        .map(|bytes| Body::own(bytes, open))
-}
-
-/// Whether an id can be passed on.
-fn is_sane(id: &HeaderValue) -> bool {
-    !id.is_empty() && id.len() <= 128 && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    refusal.answer(about, is_navigation, request_id)
 }

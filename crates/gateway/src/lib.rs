@@ -23,15 +23,18 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`address`] | whom a request is for |
-//! | `glance` | what a head says that matters here, in one look |
+//! | `names`, `glance` | what a head says that matters here, in one look |
+//! | `codec` | HTTP/1 on the wire |
 //! | [`gate`] | who may pass to which port, and what becomes of who passed |
 //! | `signature` | signed URLs of files |
 //! | `answer` | what the gateway answers by itself |
 //! | [`wake`] | the port for waking |
+//! | `decide` | what to do with a request |
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
-//! | `forward`, `dial`, `upstream`, `ear`, `pool` | the sandbox's side |
-//! | `link`, `serve`, `body`, `tunnel` | the client's side |
+//! | `forward`, `exchange`, `h2c`, `dial`, `upstream`, `pool` | the sandbox's side |
+//! | `link`, `serve`, `body`, `tunnel`, `socket2` | the client's side |
+//! | `lane` | the short way from one to the other, for plain HTTP/1.1 |
 //! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
 //! | `worker`, [`gateway`] | threads, start and stop |
 //! | [`activity`], [`metrics`], [`options`] | what others may see and set |
@@ -40,20 +43,26 @@ pub mod activity;
 pub mod address;
 mod answer;
 mod body;
+mod codec;
+mod decide;
 mod dial;
-mod ear;
+mod exchange;
 mod forward;
 pub mod gate;
 pub mod gateway;
 mod glance;
+mod h2c;
 mod handle;
 mod headers;
+mod lane;
 mod link;
 pub mod metrics;
+mod names;
 pub mod options;
 mod pool;
 mod serve;
 mod signature;
+mod socket2;
 pub mod tcp;
 mod tunnel;
 mod upstream;

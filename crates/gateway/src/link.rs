@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Buf as _, Bytes};
 use http::HeaderValue;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -173,11 +174,18 @@ impl Link {
         }
     }
 
+    /// What was read already is the start of a head.
+    pub(crate) fn head_begins(&self) {
+        if self.head_since.get().is_none() {
+            self.head_since.set(Some(self.now.get()));
+        }
+    }
+
     fn read_some(&self) {
         self.moved.set(self.now.get());
         let begins = self.requests.get() == 0 && self.stage.get() == Stage::Http1;
-        if begins && self.head_since.get().is_none() {
-            self.head_since.set(Some(self.now.get()));
+        if begins {
+            self.head_begins();
         }
     }
 }
@@ -188,7 +196,8 @@ pub(crate) struct Open {
     worker: Rc<Worker>,
     link: Rc<Link>,
     held: Option<Held>,
-    outcome: Outcome,
+    /// None if it is to be counted by somebody else.
+    outcome: Option<Outcome>,
 }
 
 impl Open {
@@ -200,7 +209,7 @@ impl Open {
             link,
             held: None,
             // What every request is until it is something else.
-            outcome: Outcome::Abandoned,
+            outcome: Some(Outcome::Abandoned),
         }
     }
 
@@ -215,19 +224,26 @@ impl Open {
     }
 
     pub(crate) fn ended(&mut self, outcome: Outcome) {
-        self.outcome = outcome;
+        self.outcome = Some(outcome);
+    }
+
+    /// Somebody else will open it.
+    pub(crate) fn forget(mut self) {
+        self.outcome = None;
     }
 
     /// The sandbox died in the middle of its answer.
     pub(crate) fn cut_short(&mut self) {
-        self.outcome = Outcome::CutShort;
+        self.outcome = Some(Outcome::CutShort);
         self.link.cut();
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.worker.counters.count(self.outcome);
+        if let Some(outcome) = self.outcome {
+            self.worker.counters.count(outcome);
+        }
         self.link.requests.set(self.link.requests.get() - 1);
         self.link.since.set(self.link.now.get());
     }
@@ -255,11 +271,23 @@ impl OverTcp for TlsStream<TcpStream> {
 pub(crate) struct ClientIo<S: OverTcp> {
     stream: S,
     link: Rc<Link>,
+    /// What was read already, to be read again.
+    early: Bytes,
 }
 
 impl<S: OverTcp> ClientIo<S> {
     pub(crate) const fn new(stream: S, link: Rc<Link>) -> Self {
-        Self { stream, link }
+        Self {
+            stream,
+            link,
+            early: Bytes::new(),
+        }
+    }
+
+    /// The same before these bytes were read.
+    pub(crate) fn after(mut self, early: Vec<u8>) -> Self {
+        self.early = early.into();
+        self
     }
 
     fn wrote<T>(&self, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -289,6 +317,12 @@ impl<S: OverTcp> AsyncRead for ClientIo<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let count = buffer.remaining().min(self.early.len());
+            buffer.put_slice(&self.early[..count]);
+            self.early.advance(count);
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let progress = Pin::new(&mut self.stream).poll_read(context, buffer);
         if progress.is_ready() && buffer.filled().len() > before {

@@ -126,7 +126,7 @@ impl Pool {
     /// is asked.
     pub(crate) fn take(&self, key: Key, surely: bool) -> Option<Upstream> {
         loop {
-            let mut kept = {
+            let kept = {
                 let mut shelves = self.shelves.borrow_mut();
                 let kept = shelves.by_key.get_mut(&key)?.kept.pop()?;
                 shelves.count -= 1;
@@ -143,7 +143,7 @@ impl Pool {
         &self,
         key: Key,
         id: &SandboxId,
-        mut upstream: Upstream,
+        upstream: Upstream,
         now: u32,
         limits: &Limits,
     ) {

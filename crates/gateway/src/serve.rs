@@ -13,6 +13,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
     handle::handle,
+    lane::{self, Next},
     link::{ClientIo, Link, OverTcp, Stage},
     worker::Worker,
 };
@@ -36,8 +37,7 @@ pub(crate) async fn connection(
         return;
     }
     let Some(acceptor) = acceptor else {
-        link.enter(Stage::Http1);
-        return http1(worker, link, stream).await;
+        return begin(worker, link, stream).await;
     };
     let shaken = {
         let mut shaking = std::pin::pin!(shake(stream, acceptor));
@@ -55,10 +55,10 @@ pub(crate) async fn connection(
         Some(Ok(Some(stream))) => {
             if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
                 link.enter(Stage::Http2);
-                http2(worker, link, stream).await;
+                let client = ClientIo::new(stream, link.clone());
+                Box::pin(http2(worker, link, client)).await;
             } else {
-                link.enter(Stage::Http1);
-                http1(worker, link, stream).await;
+                begin(worker, link, stream).await;
             }
         }
         Some(Ok(None)) => {}
@@ -82,8 +82,35 @@ async fn shake(
     acceptor.accept(stream).await.map(Some)
 }
 
-async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
-    let io = TokioIo::new(ClientIo::new(stream, link.clone()));
+/// Plain requests the short way, and from the first that is not plain on by the library.
+async fn begin<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
+    link.enter(Stage::Http1);
+    let client = ClientIo::new(stream, link.clone());
+    let next = {
+        let mut lane = std::pin::pin!(lane::run(worker.clone(), link.clone(), client));
+        poll_fn(|context| {
+            link.attend(context.waker());
+            if link.is_doomed() || (link.is_draining() && link.rests()) {
+                return Poll::Ready(Next::Over);
+            }
+            lane.as_mut().poll(context)
+        })
+        .await
+    };
+    // What is rare may cost an allocation, so that what is not costs little memory.
+    match next {
+        Next::Over => {}
+        Next::Leave(client) => Box::pin(until_doomed(&link, linger(&link, client))).await,
+        Next::Http1(client) => Box::pin(http1(worker, link, client)).await,
+        Next::Http2(client) => {
+            link.enter(Stage::Http2);
+            Box::pin(http2(worker, link, client)).await;
+        }
+    }
+}
+
+async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, client: ClientIo<S>) {
+    let io = TokioIo::new(client);
     let service = {
         let (worker, link) = (worker.clone(), link.clone());
         service_fn(move |request| handle(worker.clone(), link.clone(), request))
@@ -116,20 +143,25 @@ async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
                     None => linger(&link, client).await,
                 }
             };
-            let mut rest = std::pin::pin!(rest);
-            poll_fn(|context| {
-                link.attend(context.waker());
-                if link.is_doomed() {
-                    return Poll::Ready(());
-                }
-                rest.as_mut().poll(context)
-            })
-            .await;
+            until_doomed(&link, rest).await;
         }
         // The peer's manners are its own affair.
         Some(Err(error)) => tracing::debug!(%error, "connection ended"),
         None => tracing::debug!("connection ended by the gateway"),
     }
+}
+
+/// Does something until it is done, or the connection has had its time.
+async fn until_doomed(link: &Link, rest: impl Future<Output = ()>) {
+    let mut rest = std::pin::pin!(rest);
+    poll_fn(|context| {
+        link.attend(context.waker());
+        if link.is_doomed() {
+            return Poll::Ready(());
+        }
+        rest.as_mut().poll(context)
+    })
+    .await;
 }
 
 /// Takes leave of a client. One that was refused early may still be sending: closing on it would
@@ -148,8 +180,8 @@ async fn linger(link: &Link, mut client: impl AsyncRead + Unpin) {
     let _ = timeout(LINGER, reading).await;
 }
 
-async fn http2<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
-    let io = TokioIo::new(ClientIo::new(stream, link.clone()));
+async fn http2<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, client: ClientIo<S>) {
+    let io = TokioIo::new(client);
     let service = {
         let (worker, link) = (worker.clone(), link.clone());
         service_fn(move |request| handle(worker.clone(), link.clone(), request))

@@ -130,6 +130,8 @@ pub(crate) fn decode(text: &str, plus: Plus) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
 
     #[test]
@@ -151,5 +153,40 @@ mod tests {
         assert!(!read("signature_expiration=5").is_expired(5_999_999));
         assert!(read("signature_expiration=4").is_expired(5_000_000));
         assert!(read("signature_expiration=soon").is_expired(0));
+    }
+
+    proptest! {
+        #[test]
+        fn noise_in_a_query_is_read_and_never_grows(query in ".{0,200}") {
+            let signed = Signed::read(&Method::GET, &query);
+            prop_assert!(signed.signature.len() + signed.before.len() <= query.len() + 8);
+            let _ = signed.is_expired(0);
+            let _ = is_signed(&Method::GET, "/files", Some(&query));
+        }
+
+        #[test]
+        fn what_was_encoded_is_decoded(bytes in vec(any::<u8>(), 0..60)) {
+            let text: String = bytes.iter().map(|byte| format!("%{byte:02X}")).collect();
+            prop_assert_eq!(decode(&text, Plus::Stays), bytes);
+        }
+
+        #[test]
+        fn a_path_of_the_platforms_stays_one_however_it_is_encoded(
+            at in 0usize..7, mask in any::<u64>(), before in "(/|/\\.|/x/\\.\\.){0,3}",
+        ) {
+            let names = ["init", "freeze", "unfreeze", "collapse", "fsfreeze", "fsthaw", "upgrade"];
+            let name: String = names[at]
+                .bytes()
+                .enumerate()
+                .map(|(n, byte)| match (mask >> (2 * n)) & 3 {
+                    0 => format!("%{byte:02x}"),
+                    1 => format!("%{byte:02X}"),
+                    2 => char::from(byte).to_ascii_uppercase().to_string(),
+                    _ => char::from(byte).to_string(),
+                })
+                .collect();
+            let path = format!("{before}/{name}");
+            prop_assert!(crate::gate::is_internal(&path), "{}", path);
+        }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::io;
 
-use hyper::client::conn::http1::Parts;
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional_with_sizes};
+use tokio::net::TcpStream;
 
 use crate::{
     link::{ClientIo, Link, Open, OverTcp, Stage},
     tcp::Stream,
-    upstream::Socket,
 };
 
 const BUFFER_BYTES: usize = 16 << 10;
@@ -25,8 +24,8 @@ pub(crate) struct Tunnel {
 /// How the sandbox's side was had.
 #[derive(Debug)]
 pub(crate) enum Far {
-    /// A program inside agreed to speak another protocol.
-    Upgraded(Box<Parts<TokioIo<Socket>>>),
+    /// A program inside agreed to speak another protocol, and may have begun.
+    Upgraded(TcpStream, Bytes),
     /// The client asked for the port itself.
     Bare(Box<Stream>),
 }
@@ -37,9 +36,9 @@ impl Tunnel {
         link.enter(Stage::Tunnel);
         let moved = async {
             match self.sandbox {
-                Far::Upgraded(parts) => {
-                    client.write_all(&parts.read_buf).await?;
-                    join(&mut client, parts.io.into_inner(), early).await
+                Far::Upgraded(stream, begun) => {
+                    client.write_all(&begun).await?;
+                    join(&mut client, stream, early).await
                 }
                 Far::Bare(stream) => join(&mut client, *stream, early).await,
             }

@@ -1,7 +1,7 @@
 //! One thread: its runtime, its clients, its kept connections.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, RefCell, RefMut},
     collections::HashMap,
     net::SocketAddr,
     rc::Rc,
@@ -23,6 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     gateway::Shared,
+    h2c,
     link::Link,
     metrics::Counters,
     pool::{Key, Pool},
@@ -34,6 +35,8 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 /// How often records of use that lead nowhere are removed, in ticks.
 const SWEEP_TICKS: u32 = 60;
+/// How much is read at once.
+const SCRATCH_BYTES: usize = 64 << 10;
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -42,10 +45,15 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) pool: Pool,
+    /// Connections in HTTP/2.
+    pub(crate) calls: h2c::Shared,
     pub(crate) counters: Arc<Counters>,
     pub(crate) http1: http1::Builder,
     pub(crate) http2: http2::Builder<LocalTasks>,
-    tasks: LocalTasks,
+    /// Where bytes are read to, and where what is made of them is written, within one turn.
+    scratch: RefCell<Box<[u8]>>,
+    out: RefCell<Vec<u8>>,
+    pub(crate) tasks: LocalTasks,
     links: RefCell<HashMap<u64, Rc<Link>>>,
     next_link: Cell<u64>,
     /// Rung when a connection ends.
@@ -60,6 +68,12 @@ pub(crate) struct Worker {
 /// Tasks of this thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocalTasks(TaskTracker);
+
+impl LocalTasks {
+    pub(crate) fn run(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.spawn_local(task);
+    }
+}
 
 impl<F> hyper::rt::Executor<F> for LocalTasks
 where
@@ -95,13 +109,17 @@ impl Worker {
             .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
             .initial_stream_window_size(512 << 10)
             .initial_connection_window_size(2 << 20)
-            .max_send_buf_size(limits.buffer_bytes);
+            .max_send_buf_size(limits.buffer_bytes)
+            .enable_connect_protocol();
         let max_links = limits.connections.div_ceil(shared.options.threads).max(1);
         let worker = Self {
             pool: Pool::new(),
+            calls: h2c::Shared::default(),
             counters,
             http1,
             http2,
+            scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
+            out: RefCell::default(),
             tasks,
             links: RefCell::default(),
             next_link: Cell::new(0),
@@ -123,6 +141,11 @@ impl Worker {
         self.wall_micros.set(clock.wall_micros());
     }
 
+    /// Seconds since the gateway's clock began, exact to a tick.
+    pub(crate) fn now(&self) -> u32 {
+        self.now.get()
+    }
+
     pub(crate) fn monotonic(&self) -> Duration {
         self.shared.ports.clock.monotonic()
     }
@@ -139,6 +162,16 @@ impl Worker {
         let mixed = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let text = format!("{:016x}", mixed ^ (mixed >> 29));
         HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("none"))
+    }
+
+    /// Memory to read into. Nothing in it outlives a turn.
+    pub(crate) fn scratch(&self) -> RefMut<'_, Box<[u8]>> {
+        self.scratch.borrow_mut()
+    }
+
+    /// Memory to write into, likewise.
+    pub(crate) fn out(&self) -> RefMut<'_, Vec<u8>> {
+        self.out.borrow_mut()
     }
 
     /// Keeps a connection for the next request.
@@ -199,6 +232,7 @@ impl Worker {
 
     fn sweep_pool(&self, oldest: u32) {
         self.pool.sweep(&self.shared.ports.routes, oldest);
+        self.calls.sweep(&self.shared.ports.routes, oldest);
         self.counters.keeps(self.pool.len());
     }
 

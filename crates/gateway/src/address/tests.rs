@@ -280,3 +280,49 @@ fn asked_text<'a>(field: &Field<'a>) -> &'a str {
         Field::Absent | Field::Many => "",
     }
 }
+
+/// Every port there is, in the one spelling that counts and in those that somebody else might read
+/// as the same number: what is checked is what is dialled.
+#[test]
+fn every_port_is_itself_and_no_other_spelling_is_a_port() {
+    let hosts = Hosts::new(Some("sbx.test"));
+    for number in 0..=u16::MAX {
+        let text = number.to_string();
+        let (host, path) = (format!("{text}-box.sbx.test"), format!("/-/box/{text}/"));
+        let asked = [
+            ask(&host, None, None, "/"),
+            ask("localhost", Some("box"), Some(&text), "/"),
+            ask("localhost", None, None, &path),
+        ];
+        for asked in asked {
+            match hosts.parse(asked) {
+                Ok(Target::Sandbox { port, .. }) => {
+                    assert_eq!(port.get(), number);
+                    assert_eq!(port == Port::AGENT, number == 49983);
+                    assert_eq!(port.to_string(), text);
+                }
+                other => assert_eq!((number, other), (0, Err(AddressError::Port))),
+            }
+        }
+        for other in [
+            format!("0{number}"),
+            format!("+{number}"),
+            format!("-{number}"),
+            format!("{number} "),
+            format!(" {number}"),
+            format!("{number}."),
+            format!("{number}.0"),
+            format!("{number}e0"),
+            format!("{number}_"),
+            format!("0x{number:x}"),
+            format!("0o{number:o}"),
+            format!("{}", u32::from(number) + 65_536),
+            format!("%3{number}"),
+            text.replace('1', "\u{661}").replace('0', "\u{660}") + "\u{660}",
+        ] {
+            assert_eq!(Port::parse(other.as_bytes()), None, "{other:?}");
+            let by_header = ask("localhost", Some("box"), Some(&other), "/");
+            assert!(hosts.parse(by_header).is_err(), "{other:?}");
+        }
+    }
+}

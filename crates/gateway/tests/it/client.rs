@@ -91,6 +91,12 @@ impl Client {
         }
     }
 
+    /// The next bytes that come; none at the end, whatever kind it is.
+    pub(crate) async fn read_some(&mut self) -> Option<Vec<u8>> {
+        let count = self.stream.read_buf(&mut self.early).await.unwrap_or(0);
+        (count > 0).then(|| self.take_early())
+    }
+
     pub(crate) async fn read_exact(&mut self, count: usize) -> Vec<u8> {
         while self.early.len() < count {
             let more = self.stream.read_buf(&mut self.early).await.unwrap();

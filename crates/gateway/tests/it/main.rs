@@ -9,11 +9,14 @@
 mod answers;
 mod client;
 mod hostile;
+mod http2;
 mod lifecycle;
 mod pool;
 mod sandbox;
+mod smuggling;
 mod streams;
 mod tcp;
 mod tls;
 mod waking;
+mod witness;
 mod world;

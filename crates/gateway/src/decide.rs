@@ -1,0 +1,188 @@
+//! What to do with a request: its address, then the gate, then the sandbox's state.
+//!
+//! One decision for every way in: whoever parsed a head shows it as [`Asking`].
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request};
+use routes::Route;
+
+use crate::{
+    address::{Asked, Field, Port, Target},
+    answer::Refusal,
+    gate::{self, Pass, Passage},
+    glance::{Glance, Marks},
+    names::Fields,
+    signature::{self, Signed},
+    socket2, tcp,
+    worker::Worker,
+};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking<'a> {
+    pub(crate) method: &'a Method,
+    /// Whom the target names. Where it does, that counts, and not the header.
+    pub(crate) authority: Option<&'a [u8]>,
+    pub(crate) path: &'a str,
+    pub(crate) query: Option<&'a str>,
+    pub(crate) fields: Fields<'a>,
+    /// It asks for the port itself, not for an answer of the program there.
+    pub(crate) is_bare: bool,
+    /// It is an extended CONNECT that asks for a WebSocket.
+    pub(crate) is_socket: bool,
+}
+
+impl<'a> Asking<'a> {
+    pub(crate) fn of<B>(request: &'a Request<B>) -> Self {
+        let uri = request.uri();
+        Self {
+            method: request.method(),
+            authority: uri.authority().map(|name| name.as_str().as_bytes()),
+            path: uri.path(),
+            query: uri.query(),
+            fields: Fields::Map(request.headers()),
+            is_bare: tcp::is_asked(request),
+            is_socket: socket2::is_asked(request),
+        }
+    }
+}
+
+/// What to do with a request.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// Send it on.
+    Forward(Found),
+    /// Wake the sandbox, then send it on.
+    Wake(Found),
+    /// It is the API's.
+    Fallback,
+    /// Find the sandbox whose token signed it.
+    Search,
+    /// Answer a browser's question.
+    Preflight,
+    /// Refuse it.
+    Refuse(Refused),
+}
+
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) route: Arc<Route>,
+    pub(crate) port: Port,
+    pub(crate) prefix: usize,
+    pub(crate) marks: Marks,
+    /// It asks for the port itself, not for an answer of the program there.
+    pub(crate) is_bare: bool,
+    /// The request's own id.
+    pub(crate) request_id: Option<HeaderValue>,
+}
+
+/// A refusal and what it is about.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) refusal: Refusal,
+    pub(crate) id: Option<Box<str>>,
+    pub(crate) port: Option<Port>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            id: None,
+            port: None,
+        }
+    }
+}
+
+/// Decides what to do with a request: its address, then the gate, then the sandbox's state.
+pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
+    let shared = &worker.shared;
+    if asking.method == Method::CONNECT && !asking.is_socket {
+        return Decision::Refuse(Refusal::Malformed("CONNECT is not served here").into());
+    }
+    let seen = Glance::at(asking.fields);
+    let asked = Asked {
+        host: asking.authority.map_or(seen.host, Field::One),
+        id: seen.id,
+        port: seen.port,
+        path: asking.path,
+    };
+    let (id, port, prefix) = match shared.hosts.parse(asked) {
+        Ok(Target::Sandbox { id, port, prefix }) => (id, port, prefix),
+        Ok(target) => {
+            let is_signed = signature::is_signed(asking.method, asking.path, asking.query);
+            return if target == Target::Unaddressed && is_signed && shared.ports.seal.is_some() {
+                Decision::Search
+            } else if shared.fallback.is_some() {
+                Decision::Fallback
+            } else {
+                Decision::Refuse(Refusal::Malformed("the request names no sandbox").into())
+            };
+        }
+        Err(why) => return Decision::Refuse(Refusal::Address(why).into()),
+    };
+    let refuse = |refusal| {
+        Decision::Refuse(Refused {
+            refusal,
+            id: Some((*id).into()),
+            port: Some(port),
+        })
+    };
+    let path = match asking.path.get(prefix..) {
+        Some("") | None => "/",
+        Some(path) => path,
+    };
+    if port == Port::AGENT && (asking.is_bare || gate::is_internal(path)) {
+        return refuse(Refusal::Internal);
+    }
+    let Some(route) = shared.ports.routes.lookup(&*id) else {
+        return refuse(if shared.ports.routes.synced() {
+            Refusal::NotFound
+        } else {
+            Refusal::NotSynced
+        });
+    };
+    let pass = match gate::ask(&route, port, asking.method, path, asking.query, &seen) {
+        Ok(pass) => pass,
+        Err(refusal) => return refuse(refusal),
+    };
+    let found = Found {
+        route,
+        port,
+        prefix,
+        marks: seen.marks,
+        is_bare: asking.is_bare,
+        request_id: seen.request_id(),
+    };
+    let passage = gate::passage(&found.route);
+    if passage == Passage::Forward {
+        return Decision::Forward(found);
+    }
+    // Who has not shown a token learns nothing of the state.
+    if pass == Pass::Signed
+        && let Err(refusal) = check_signature(worker, &found.route, asking)
+    {
+        return refuse(refusal);
+    }
+    match passage {
+        Passage::Park if pass == Pass::Preflight => Decision::Preflight,
+        Passage::Park => Decision::Wake(found),
+        Passage::Forward | Passage::NotFound => refuse(Refusal::NotFound),
+    }
+}
+
+/// The checks that the agent makes, in its order.
+fn check_signature(worker: &Worker, route: &Route, asking: &Asking<'_>) -> Result<(), Refusal> {
+    let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
+        return Err(Refusal::InvalidSignature);
+    };
+    let signed = Signed::read(asking.method, asking.query.unwrap_or_default());
+    if !signed.is_of(seal, id, route) {
+        return Err(Refusal::InvalidSignature);
+    }
+    if signed.is_expired(worker.wall_micros()) {
+        return Err(Refusal::ExpiredSignature);
+    }
+    Ok(())
+}
