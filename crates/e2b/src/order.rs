@@ -19,10 +19,10 @@ use crate::{
     extension::{Extensions, Idle},
     idempotency::{self, Token},
     names::Meant,
-    snapshots::Start,
     refusal::Refusal,
     rung,
     service::E2b,
+    snapshots::Start,
     wire::NewSandbox,
 };
 
