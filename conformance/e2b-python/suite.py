@@ -2,6 +2,7 @@
 
 import sys
 
+import abuse  # noqa: F401
 import asynchronous  # noqa: F401
 import commands  # noqa: F401
 import files  # noqa: F401

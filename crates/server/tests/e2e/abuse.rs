@@ -79,6 +79,7 @@ impl Server {
 /// Is gone at once, with a reset.
 fn vanish(stream: TcpStream) {
     set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
 }
 
 const SHORT: &str = r#"{"templateID":"base","timeout":1}"#;
