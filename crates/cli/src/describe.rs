@@ -27,6 +27,17 @@ pub struct Arguments {
     connection: Connection,
 }
 
+impl Arguments {
+    /// Kind and names, as another command knows them.
+    pub(crate) fn of(what: Vec<String>, scope: Scope, connection: Connection) -> Self {
+        Self {
+            what,
+            scope,
+            connection,
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<()> {
     let selection = resource::select(&arguments.what)?;

@@ -143,15 +143,29 @@ impl Api {
         self.call(Method::DELETE, &path, None).await.map(|_| ())
     }
 
+    /// Deletes something.
+    pub(crate) async fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.call(Method::DELETE, path, None).await.map(|_| ())
+    }
+
     /// All pages of a list of sandboxes. `query` narrows it.
     pub(crate) async fn list(&self, query: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {
+        self.pages("/v2/sandboxes", query).await
+    }
+
+    /// All pages of a list.
+    pub(crate) async fn pages(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<Vec<Value>> {
         let mut all = Vec::new();
         let mut next: Option<String> = None;
         loop {
             let limit = PAGE.to_string();
             let token = next.as_deref().map(|token| ("nextToken", token));
             let pairs = query.iter().copied().chain([("limit", limit.as_str())]);
-            let path = with_query("/v2/sandboxes", pairs.chain(token));
+            let path = with_query(path, pairs.chain(token));
             let (headers, page) = self.call(Method::GET, &path, None).await?;
             let Value::Array(page) = page else {
                 bail!("the server answered a list that is none");

@@ -11,7 +11,7 @@
 //! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
 //! | [`e2b`] | the E2B API, as whom, and the agents behind it |
-//! | [`sandbox`], [`top`], [`audit`], [`cert`] | commands over that |
+//! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`cert`] | commands over that |
 //! | [`attached`] | a sandbox for one command, on a server that runs |
 //! | [`progress`] | saying what takes long |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
@@ -35,6 +35,7 @@ mod output;
 mod progress;
 mod resource;
 mod sandbox;
+mod snapshot;
 mod top;
 mod watch;
 
@@ -105,6 +106,16 @@ With E2B_API_KEY and E2B_API_URL set, they are that server's and that key's team
 are those of the server on this machine, found by its kubeconfig, and of the team --namespace names."
     )]
     Sandbox(sandbox::Command),
+    /// Keep the files of sandboxes, to create others from
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  dormouse snapshot create ID --name my-app
+  dormouse sandbox create --snapshot my-app
+  dormouse snapshot ls
+  dormouse snapshot rm my-app"
+    )]
+    Snapshot(snapshot::Command),
     /// Show what sandboxes use, again and again
     #[command(after_help = "Examples:
   dormouse top
@@ -144,6 +155,7 @@ pub async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitCode> {
         Command::Apply(arguments) => apply::run(&arguments, is_root).await,
         Command::Delete(arguments) => delete::run(&arguments, is_root).await,
         Command::Watch(arguments) => watch::run(arguments, is_root).await,
+        Command::Snapshot(command) => snapshot::run(command, is_root).await,
         Command::Top(arguments) => top::run(&arguments, is_root).await,
         Command::Audit(arguments) => audit::run(&arguments, is_root).await,
         Command::Cert(arguments) => cert::run(&arguments, is_root),

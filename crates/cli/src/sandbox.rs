@@ -3,6 +3,7 @@
 mod copy;
 mod create;
 mod exec;
+mod fork;
 mod forward;
 mod life;
 mod list;
@@ -77,6 +78,17 @@ name has a colon is written with ./ before it.")]
   dormouse sandbox resume ID
   dormouse sandbox resume ID --timeout 1h")]
     Resume(life::Resume),
+    /// Make sandboxes that start from the files of one that runs, and print their ids
+    #[command(after_help = "Examples:
+  dormouse sandbox fork ID
+  dormouse sandbox fork ID --count 20 --timeout 1h
+
+Its files are kept once, whatever the count. It goes on running; the others start their processes anew.")]
+    Fork(fork::Arguments),
+    /// Keep the files of a sandbox: the same as `dormouse snapshot create`
+    #[command(after_help = "Examples:
+  dormouse sandbox snapshot ID --name my-app:v2")]
+    Snapshot(crate::snapshot::Create),
     /// End sandboxes
     #[command(after_help = "Examples:
   dormouse sandbox kill ID
@@ -109,6 +121,8 @@ pub(crate) async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitC
         Command::Logs(arguments) => logs::run(&arguments, is_root).await,
         Command::Pause(arguments) => life::pause(&arguments, is_root).await,
         Command::Resume(arguments) => life::resume(&arguments, is_root).await,
+        Command::Fork(arguments) => fork::run(&arguments, is_root).await,
+        Command::Snapshot(arguments) => crate::snapshot::create(&arguments, is_root).await,
         Command::Kill(arguments) => life::kill(&arguments, is_root).await,
         Command::Url(arguments) => url::run(&arguments, is_root).await,
         Command::PortForward(arguments) => forward::run(arguments, is_root).await,

@@ -13,6 +13,9 @@ pub struct Arguments {
     /// Template or pool to make it from
     #[arg(default_value = "base")]
     template: String,
+    /// Snapshot to start from, by id or name, instead of a template
+    #[arg(long, value_name = "NAME", conflicts_with = "template")]
+    snapshot: Option<String>,
     /// How long it has: seconds, or a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = seconds)]
     timeout: u32,
@@ -64,7 +67,7 @@ pub(super) async fn run(arguments: Arguments, is_root: bool) -> anyhow::Result<(
     }
     let env: BTreeMap<String, String> = arguments.env.into_iter().collect();
     let mut body = json!({
-        "templateID": arguments.template,
+        "templateID": arguments.snapshot.unwrap_or(arguments.template),
         "timeout": arguments.timeout,
         "autoPause": arguments.auto_pause || arguments.auto_resume,
         "metadata": metadata,
