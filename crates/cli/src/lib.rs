@@ -11,7 +11,7 @@
 //! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
 //! | [`e2b`] | the E2B API, as whom, and the agents behind it |
-//! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`cert`] | commands over that |
+//! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`gc`], [`cert`] | commands over that |
 //! | [`attached`] | a sandbox for one command, on a server that runs |
 //! | [`progress`] | saying what takes long |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
@@ -26,6 +26,7 @@ mod delete;
 mod describe;
 mod e2b;
 pub mod exec;
+mod gc;
 mod get;
 mod key;
 pub mod kubeconfig;
@@ -128,6 +129,13 @@ are those of the server on this machine, found by its kubeconfig, and of the tea
   dormouse audit --since 1h --action sandbox.kill
   dormouse audit --sandbox ID --json")]
     Audit(audit::Arguments),
+    /// Remove images and captured layers that nothing needs, on a server that runs
+    #[command(after_help = "Examples:
+  dormouse gc --dry-run                           what would go, and why the rest stays
+  dormouse gc
+
+A server does this by itself every gc.interval. What was written a moment ago stays for gc.grace.")]
+    Gc(gc::Arguments),
     /// Print the server's certificate authority, and how to trust it
     #[command(after_help = "Examples:
   dormouse cert > dormouse-ca.crt
@@ -158,6 +166,7 @@ pub async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitCode> {
         Command::Snapshot(command) => snapshot::run(command, is_root).await,
         Command::Top(arguments) => top::run(&arguments, is_root).await,
         Command::Audit(arguments) => audit::run(&arguments, is_root).await,
+        Command::Gc(arguments) => gc::run(&arguments, is_root).await,
         Command::Cert(arguments) => cert::run(&arguments, is_root),
         Command::Key(command) => key::run(&command, is_root).await,
         Command::Crds => crds(),

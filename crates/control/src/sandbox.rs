@@ -23,6 +23,7 @@ use crate::{
     deadlines::Timer,
     events::about,
     history,
+    publish::{publish, published, target},
     recipe::{self, template_of},
     world::{Done, World, lost},
 };
@@ -138,10 +139,15 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             Err(Done::Again)
         }
         Step::Capture => match run(world, view, &step).await? {
-            Effect::Captured(digest) => {
+            Effect::Captured(digest, image) => {
                 let plan = asleep(view, Some(digest));
                 match plan.steps.into_iter().next() {
-                    Some(publish) => Box::pin(perform(world, view, publish)).await,
+                    Some(Step::Publish(mut status, note)) => {
+                        status.snapshot_image = image;
+                        let publish = Step::Publish(status, note);
+                        Box::pin(perform(world, view, publish)).await
+                    }
+                    Some(other) => Box::pin(perform(world, view, other)).await,
                     None => Err(Done::Again),
                 }
             }
@@ -150,7 +156,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
         // It goes on by itself; meanwhile others get their turn, and a deletion is heard.
         Step::Boot => match run(world, view, &step).await? {
             Effect::UnderWay => Err(Done::Again),
-            Effect::Done | Effect::Captured(_) => Ok(sandbox.clone()),
+            Effect::Done | Effect::Captured(..) => Ok(sandbox.clone()),
         },
         Step::Create(_)
         | Step::Arm
@@ -175,7 +181,8 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
 enum Effect {
     Done,
     UnderWay,
-    Captured(model::Digest),
+    /// A layer, and the image that it was pushed as.
+    Captured(model::Digest, Option<Box<str>>),
 }
 
 /// Performs a step on the runtime; a failure is recorded before the turn ends.
@@ -234,10 +241,10 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
         Step::Freeze => runtime.freeze(fence).await?,
         Step::Thaw => runtime.thaw(fence).await?,
         Step::Capture => {
-            return runtime
-                .capture(fence)
-                .await
-                .map(|c| Effect::Captured(c.digest));
+            let captured = runtime.capture(fence).await?;
+            // Before anything of it is released: a pause that cannot be published is none.
+            let image = publish(world, &captured, target(sandbox)).await?;
+            return Ok(Effect::Captured(captured.digest, image));
         }
         Step::Reset => runtime.reset(fence).await?,
         Step::DeleteWorkload => runtime.delete(fence).await?,
@@ -310,6 +317,7 @@ fn workload_spec(
         sudo: template.as_ref().is_some_and(|t| t.spec.sudo),
         resources,
         network: spec.network.clone(),
+        published: published(sandbox, from.as_ref()),
         from,
         boot: template.as_deref().and_then(boot_of),
     })

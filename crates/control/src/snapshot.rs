@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use model::{
-    Key, SandboxSnapshot, Spec as _, sandbox::SandboxSpec, snapshot::SnapshotPhase,
-    workload::Observed,
+    Key, Name, SandboxSnapshot, Spec as _,
+    sandbox::SandboxSpec,
+    snapshot::SnapshotPhase,
+    workload::{Captured, Observed},
 };
 use plan::snapshot::{Step, View, after_failure, captured_as, plan_snapshot};
 use runtime::RuntimeError;
@@ -12,6 +14,7 @@ use store::StoreExt as _;
 
 use crate::{
     deadlines::Timer,
+    publish::{publish, target},
     recipe,
     sandbox::fence_of,
     world::{Done, World, lost},
@@ -82,7 +85,19 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
     let failed = match (step, &sandbox) {
         (Step::Publish(status), _) => {
             next.status = *status;
-            return world.write_status(&next).await;
+            // Its sandbox slept on a layer already, which may be on this machine only.
+            let to = snapshot.spec.registry.as_deref();
+            let secret = sandbox.as_deref().and_then(|s| target(s)?.1);
+            match within(world, publish_ready(world, &next, to, secret)).await {
+                Ok(image) => {
+                    next.status.image = image.or(next.status.image);
+                    return world.write_status(&next).await;
+                }
+                Err(error) => {
+                    next = snapshot.clone();
+                    error
+                }
+            }
         }
         (Step::DeleteRecord, _) => {
             let deleted = world.ports.store.delete_object(snapshot).await;
@@ -96,9 +111,17 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
             }
         }
         (Step::Capture, Some(sandbox)) => {
-            match within(world, world.ports.runtime.capture(fence_of(sandbox))).await {
-                Ok(captured) => {
+            let capture = async {
+                let captured = world.ports.runtime.capture(fence_of(sandbox)).await?;
+                let secret = target(sandbox).and_then(|(_, secret)| secret);
+                let to = snapshot.spec.registry.as_deref();
+                let image = publish(world, &captured, to.map(|to| (to, secret))).await?;
+                Ok((captured, image))
+            };
+            match within(world, capture).await {
+                Ok((captured, image)) => {
                     next.status = captured_as(view, &captured);
+                    next.status.image = image;
                     return world.write_status(&next).await;
                 }
                 Err(error) => error,
@@ -128,6 +151,28 @@ fn keeping(world: &World, snapshot: &SandboxSnapshot) -> (bool, Option<Duration>
         Timer::Off => (false, None),
         Timer::Over => (true, None),
         Timer::In(left) => (false, Some(left)),
+    }
+}
+
+/// Brings the layer of a snapshot that would be ready to where it should be.
+async fn publish_ready(
+    world: &World,
+    snapshot: &SandboxSnapshot,
+    registry: Option<&str>,
+    secret: Option<&Name>,
+) -> Result<Option<Box<str>>, RuntimeError> {
+    let container = snapshot.status.containers.first();
+    let ready = snapshot.status.phase == SnapshotPhase::Ready && snapshot.status.image.is_none();
+    match (container.filter(|_| ready), registry) {
+        (Some(container), Some(registry)) => {
+            let captured = Captured {
+                digest: container.digest.clone(),
+                size: container.size,
+                parent: container.parent.clone(),
+            };
+            publish(world, &captured, Some((registry, secret))).await
+        }
+        (Some(_) | None, _) => Ok(None),
     }
 }
 

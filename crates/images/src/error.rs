@@ -32,12 +32,14 @@ pub enum ImageError {
         name: Box<str>,
     },
     /// The registry wants to know who asks, or does not like the answer.
-    #[error("registry {registry} does not let us read {name}: {remedy}")]
+    #[error("registry {registry} does not let us {doing} {name}: {remedy}")]
     Unauthorized {
         /// The registry's host.
         registry: Box<str>,
         /// What was asked for.
         name: Box<str>,
+        /// Read or write.
+        doing: &'static str,
         /// What to do about it.
         remedy: &'static str,
     },
@@ -110,6 +112,42 @@ pub enum ImageError {
         /// What it tries.
         why: Hostile,
     },
+    /// A captured layer whose image would lack what lies below.
+    #[error("layer {layer} cannot become an image: {why}")]
+    NoBase {
+        /// The layer.
+        layer: Digest,
+        /// What it lies on, and what to do about it.
+        why: Box<str>,
+    },
+    /// The registry does not take what it was sent.
+    #[error("registry {registry} does not take {name}: it answered {status}{code}")]
+    Rejected {
+        /// The registry's host.
+        registry: Box<str>,
+        /// What was sent.
+        name: Box<str>,
+        /// Its answer.
+        status: u16,
+        /// The reason it gave, as one of the words that registries agreed on; may be empty.
+        code: Box<str>,
+    },
+    /// A secret that is named and cannot be used.
+    #[error("secret {name}: {why}")]
+    Secret {
+        /// Its name or file.
+        name: Box<str>,
+        /// What is wrong with it, and what to do about it.
+        why: &'static str,
+    },
+    /// It is used.
+    #[error("image {name} is used by {users}: remove that first")]
+    Used {
+        /// Which one.
+        name: Box<str>,
+        /// By whom.
+        users: Box<str>,
+    },
     /// No archive can hold what a sandbox has written, today or tomorrow.
     #[error("{0}")]
     Uncapturable(Box<str>),
@@ -137,8 +175,8 @@ pub enum ImageError {
         /// In which way.
         how: Box<str>,
     },
-    /// The pull was ended with the server.
-    #[error("the pull of {0} was stopped half-way: ask again, and it goes on from there")]
+    /// A transfer was ended with the server.
+    #[error("the transfer of {0} was stopped half-way: ask again, and it goes on from there")]
     Stopped(Box<str>),
     /// A system call failed.
     #[error("{doing}: {source}")]
@@ -246,6 +284,10 @@ impl ImageError {
             | Self::TooLarge { .. }
             | Self::Hostile { .. }
             | Self::Uncapturable(_)
+            | Self::NoBase { .. }
+            | Self::Rejected { .. }
+            | Self::Secret { .. }
+            | Self::Used { .. }
             | Self::Damaged { .. } => false,
         }
     }
@@ -260,12 +302,16 @@ impl ImageError {
             | Self::Unauthorized { .. }
             | Self::Insecure { .. }
             | Self::Uncapturable(_)
+            | Self::NoBase { .. }
+            | Self::Secret { .. }
+            | Self::Used { .. }
             | Self::Platform { .. } => Fault::Caller,
             Self::Unreachable { .. }
             | Self::Mismatch { .. }
             | Self::Unsupported { .. }
             | Self::Malformed { .. }
             | Self::TooLarge { .. }
+            | Self::Rejected { .. }
             | Self::Hostile { .. } => Fault::Registry,
             Self::Tool { .. }
             | Self::Busy { .. }

@@ -1,11 +1,12 @@
-//! Pulls under way.
+//! Transfers under way: pulls, pushes, captured layers that are fetched.
 //!
-//! A pull belongs to the store, not to whoever asked for it: everybody who asks for the same name
+//! A transfer belongs to the store, not to whoever asked for it: everybody who asks for the same
 //! meanwhile joins it, whoever leaves cancels nothing, and a failure reaches all. A create that
 //! ran out of time and is tried again finds the pull where it is by then.
 
-use std::{collections::BTreeMap, str::FromStr as _, sync::Arc};
+use std::{collections::BTreeMap, future::Future, str::FromStr as _, sync::Arc};
 
+use kit::Tasks;
 use model::template::ImagePullPolicy;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -13,44 +14,36 @@ use tokio::sync::watch;
 use crate::{
     error::{ImageError, Result},
     reference::Reference,
-    registry,
+    registry::{self, Login},
     store::{BASE, Pinned, Store},
 };
 
-/// How far a pull is.
+/// How far a transfer is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of all layers; zero until they are known.
     pub total: u64,
-    /// Bytes that are here, of each layer.
+    /// Bytes that have arrived, of each layer or blob.
     pub arrived: Vec<u64>,
     /// The layer that is being unpacked.
     pub unpacking: Option<usize>,
 }
 
 impl Progress {
-    /// Bytes that are here.
+    /// Bytes that have arrived.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.arrived.iter().sum()
     }
 }
 
-type Outcome = Result<Arc<Pinned>>;
-
-#[derive(Debug, Default)]
-struct Status {
-    progress: Progress,
-    outcome: Option<Outcome>,
-}
-
-/// Where a pull says how far it is.
+/// Where a transfer says how far it is.
 #[derive(Debug)]
-pub(crate) struct Tell(watch::Sender<Status>);
+pub(crate) struct Tell(watch::Sender<Progress>);
 
 impl Tell {
     pub(crate) fn change(&self, change: impl FnOnce(&mut Progress)) {
-        self.0.send_modify(|status| change(&mut status.progress));
+        self.0.send_modify(change);
     }
 
     pub(crate) fn begin(&self, layers: impl Iterator<Item = u64>) {
@@ -70,33 +63,47 @@ impl Tell {
     }
 }
 
-/// The pulls under way, by the full name of what is pulled.
-#[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<BTreeMap<Box<str>, watch::Receiver<Status>>>);
-
-/// A pull that was started or joined.
+/// The transfers of one kind that are under way, by what is transferred.
 #[derive(Debug)]
-pub struct Flight {
-    name: Box<str>,
-    status: watch::Receiver<Status>,
+pub(crate) struct Flights<T>(Arc<Mutex<BTreeMap<Box<str>, Flight<T>>>>);
+
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
 }
 
-impl Flight {
+/// A transfer that was started or joined.
+#[derive(Clone, Debug)]
+pub struct Flight<T> {
+    name: Box<str>,
+    progress: watch::Receiver<Progress>,
+    outcome: watch::Receiver<Option<Result<T>>>,
+}
+
+impl<T: Clone> Flight<T> {
     /// Waits until it is over. `tell` is called whenever it has got further.
     ///
     /// # Errors
-    /// What the pull failed with.
-    pub async fn wait(mut self, mut tell: impl FnMut(&Progress)) -> Outcome {
+    /// What the transfer failed with.
+    pub async fn wait(mut self, mut tell: impl FnMut(&Progress)) -> Result<T> {
         loop {
-            let outcome = {
-                let status = self.status.borrow_and_update();
-                tell(&status.progress);
-                status.outcome.clone()
-            };
+            // Read in this order, so that the last word about the progress is told.
+            let outcome = self.outcome.borrow_and_update().clone();
+            tell(&self.progress.borrow_and_update());
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            if self.status.changed().await.is_err() {
+            let ended = tokio::select! {
+                biased;
+                ended = self.outcome.changed() => ended,
+                changed = self.progress.changed() => match changed {
+                    Ok(()) => Ok(()),
+                    // Its task is ending: what it said last is still to be read.
+                    Err(_) => self.outcome.changed().await,
+                },
+            };
+            if ended.is_err() {
                 return Err(ImageError::Stopped(self.name));
             }
         }
@@ -104,6 +111,51 @@ impl Flight {
 }
 
 impl Store {
+    /// Starts a transfer, or joins the one of that key that is under way. It goes on whoever leaves.
+    pub(crate) fn fly<T, F>(
+        &self,
+        flights: &Flights<T>,
+        key: &str,
+        work: impl FnOnce(Tasks, Arc<Tell>) -> F,
+    ) -> Flight<T>
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let name: Box<str> = key.into();
+        let mut under_way = flights.0.lock();
+        if let Some(flight) = under_way.get(&name) {
+            return flight.clone();
+        }
+        let (told, progress) = watch::channel(Progress::default());
+        let (sender, outcome) = watch::channel(None);
+        let flight = Flight {
+            name: name.clone(),
+            progress,
+            outcome,
+        };
+        under_way.insert(name.clone(), flight.clone());
+        drop(under_way);
+        let remove = Remove(Arc::clone(&flights.0), name.clone());
+        let tasks = &self.inner().tasks;
+        let stopping = tasks.stopping().clone();
+        let tell = Arc::new(Tell(told));
+        // Connections end with the transfer that made them.
+        let work = work(tasks.child(), Arc::clone(&tell));
+        tasks.spawn(async move {
+            let _remove = remove;
+            let outcome = tokio::select! {
+                biased;
+                () = stopping.cancelled() => Err(ImageError::Stopped(name)),
+                outcome = work => outcome,
+            };
+            // Before it is removed: whoever comes late finds the one or the other.
+            let _ = sender.send_replace(Some(outcome));
+            drop(tell);
+        });
+        flight
+    }
+
     /// The image of a name, pulled if the policy says so. It stays on disk while the answer is
     /// held.
     ///
@@ -127,48 +179,26 @@ impl Store {
     ///
     /// # Errors
     /// If the text does not name an image.
-    pub fn pull(&self, name: &str) -> Result<Flight> {
+    pub fn pull(&self, name: &str) -> Result<Flight<Arc<Pinned>>> {
         let reference: Reference = name.parse()?;
-        let name: Box<str> = reference.to_string().into();
-        let mut flights = self.inner().flights.0.lock();
-        if let Some(status) = flights.get(&name) {
-            let status = status.clone();
-            return Ok(Flight { name, status });
-        }
-        let (sender, status) = watch::channel(Status::default());
-        flights.insert(name.clone(), status.clone());
-        drop(flights);
+        let name = reference.to_string();
         let (store, key) = (self.clone(), name.clone());
-        let tasks = self.inner().tasks.clone();
-        let stopping = tasks.stopping().clone();
-        tasks.spawn(async move {
-            let _remove = Remove(store.clone(), key.clone());
-            let tell = Tell(sender);
-            let outcome = tokio::select! {
-                biased;
-                () = stopping.cancelled() => Err(ImageError::Stopped(key.clone())),
-                outcome = store.perform(&reference, &key, &tell) => outcome,
-            };
-            // Before it is removed: whoever comes late finds the one or the other.
-            tell.0.send_modify(|status| status.outcome = Some(outcome));
-        });
-        Ok(Flight { name, status })
-    }
-
-    async fn perform(&self, reference: &Reference, name: &str, tell: &Tell) -> Outcome {
-        // Connections end with the pull that made them.
-        let tasks = self.inner().tasks.child();
-        let pulled = registry::pull(self, reference, &tasks, tell).await?;
-        self.inner().name(name, &pulled.share())?;
-        Ok(Arc::new(pulled))
+        Ok(
+            self.fly(&self.inner().flights, &name, |tasks, tell| async move {
+                let login = Login::Configured;
+                let pulled = registry::pull(&store, &reference, &tasks, &login, &tell).await?;
+                store.inner().name(&key, &pulled.share())?;
+                Ok(Arc::new(pulled))
+            }),
+        )
     }
 }
 
 /// Takes a flight off the list, however it ends.
-struct Remove(Store, Box<str>);
+struct Remove<T>(Arc<Mutex<BTreeMap<Box<str>, Flight<T>>>>, Box<str>);
 
-impl Drop for Remove {
+impl<T> Drop for Remove<T> {
     fn drop(&mut self) {
-        self.0.inner().flights.0.lock().remove(&self.1);
+        self.0.lock().remove(&self.1);
     }
 }

@@ -97,7 +97,7 @@ impl Store {
         Ok(imported)
     }
 
-    fn name_all(&self, image: Pinned, names: &[String]) -> Result<Imported> {
+    pub(crate) fn name_all(&self, image: Pinned, names: &[String]) -> Result<Imported> {
         if names.is_empty() {
             return Err(ImageError::Name {
                 text: image.digest().as_str().into(),

@@ -10,21 +10,26 @@
 //! |---|---|
 //! | [`reference`], [`manifest`] | names of images, and what registries say they are |
 //! | [`store`] | images on disk: what is where, who may use it, what is swept |
-//! | [`flight`] | pulls under way, shared by all who wait |
-//! | [`registry`] | pulling over HTTP |
-//! | [`import`] | OCI layouts and Docker's archives |
+//! | [`flight`] | transfers under way, shared by all who wait |
+//! | [`registry`] | pulling and pushing over HTTP |
+//! | [`publish`] | captured layers to a registry and back |
+//! | [`import`], [`export`] | OCI layouts and Docker's archives |
+//! | [`commit`] | a captured layer as an image |
 //! | [`debian`] | a Debian root made on this host |
 //! | [`layer`] | archives to directories and back; hostile ones are refused |
 //! | [`error`] | what can go wrong, and whose fault it is |
 //! | [`digest`], `compression`, [`tree`] | hashing, gzip and zstd, removing directories |
 
+pub mod commit;
 pub mod debian;
 pub mod digest;
 pub mod error;
+pub mod export;
 pub mod flight;
 pub mod import;
 pub mod layer;
 pub mod manifest;
+pub mod publish;
 pub mod reference;
 pub mod registry;
 pub mod store;
@@ -32,11 +37,15 @@ pub mod tree;
 
 mod compression;
 
+pub use commit::{Commit, Committed};
+pub use compression::Compression;
 pub use debian::Debian;
 pub use error::{Fault, Hostile, ImageError, Result};
+pub use export::Format;
 pub use flight::{Flight, Progress};
 pub use import::Imported;
 pub use manifest::ImageConfig;
+pub use publish::{Fetched, Pushed};
 pub use reference::Reference;
-pub use registry::{Credentials, RegistryOptions};
-pub use store::{BASE, Image, InUse, Kept, Options, Origin, Pinned, Store, Swept};
+pub use registry::{Credentials, Login, RegistryOptions};
+pub use store::{BASE, Image, InUse, Kept, OnSweep, Options, Origin, Pinned, Store, Sweep, Swept};

@@ -96,6 +96,7 @@ struct Document {
     config: Option<Descriptor>,
     layers: Option<Vec<Descriptor>>,
     manifests: Option<Vec<Descriptor>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 /// What a name leads to.
@@ -113,6 +114,8 @@ pub(crate) struct Manifest {
     pub(crate) media_type: String,
     pub(crate) config: Descriptor,
     pub(crate) layers: Vec<Descriptor>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 /// Images for several platforms, or several images.
@@ -159,6 +162,7 @@ pub(crate) fn parse(name: &str, bytes: &[u8]) -> Result<Resolved> {
                 },
                 config,
                 layers,
+                annotations: document.annotations.unwrap_or_default(),
             }))
         }
         _ => Err(ImageError::malformed(

@@ -1,4 +1,4 @@
-//! Registries: pulling over HTTP.
+//! Registries: pulling and pushing over HTTP.
 //!
 //! A small client of our own on hyper and rustls, which the rest of the program uses already; why
 //! not a ready-made one is in `docs/decisions/images.md`.
@@ -10,12 +10,18 @@
 //! | `session` | requests on one repository, with the token that they need |
 //! | `blob` | a download that goes on where it broke off |
 //! | `pull` | from a name to an image |
+//! | `upload` | an upload that goes on where it broke off |
+//! | `push` | from an image to a name |
+//! | `capture` | a captured layer from where it was published |
 
 mod blob;
+mod capture;
 pub mod credentials;
 mod http;
 mod pull;
+mod push;
 mod session;
+mod upload;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,8 +38,10 @@ use rustls::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-pub use credentials::Credentials;
+pub(crate) use capture::fetch_capture;
+pub use credentials::{Credentials, Login};
 pub(crate) use pull::pull;
+pub(crate) use push::{Parcel, push};
 
 use crate::error::{Doing as _, ImageError, Result};
 
@@ -42,6 +50,8 @@ use crate::error::{Doing as _, ImageError, Result};
 pub struct RegistryOptions {
     /// Who we are to a registry, by its host and port.
     pub credentials: BTreeMap<String, Credentials>,
+    /// A user and the file of a password, by the registry's host and port.
+    pub password_files: BTreeMap<String, (String, PathBuf)>,
     /// Docker's `config.json`, for registries that are not in `credentials`.
     pub docker_config: Option<PathBuf>,
     /// Registries that may be reached without TLS, by host and port; those on loopback always may.
@@ -62,6 +72,7 @@ impl Default for RegistryOptions {
     fn default() -> Self {
         Self {
             credentials: BTreeMap::new(),
+            password_files: BTreeMap::new(),
             docker_config: None,
             insecure: BTreeSet::new(),
             ca_file: None,

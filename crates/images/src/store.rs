@@ -42,21 +42,24 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use kit::Tasks;
 use model::Digest;
 use parking_lot::Mutex;
 
-pub use gc::{InUse, Kept, Swept};
+pub use gc::{InUse, Kept, OnSweep, Sweep, Swept};
 pub use record::{Image, Origin};
 pub(crate) use unpacked::Assembly;
 
 use crate::{
+    compression::Compression,
     digest::hex,
     error::{Doing as _, ImageError, Result},
     flight::Flights,
     layer::Limits,
+    publish::{Fetched, Pushed},
     reference::Reference,
     registry::{Registry, RegistryOptions},
 };
@@ -72,6 +75,11 @@ pub struct Options {
     pub registry: RegistryOptions,
     /// What one layer may hold.
     pub limits: Limits,
+    /// How captured layers are compressed that are handed on.
+    pub compression: Compression,
+    /// See [`OnSweep`].
+    #[doc(hidden)]
+    pub on_sweep: OnSweep,
 }
 
 /// The images of one data directory.
@@ -86,7 +94,9 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) registry: Registry,
     state: Mutex<State>,
-    pub(crate) flights: Flights,
+    pub(crate) flights: Flights<Arc<Pinned>>,
+    pub(crate) pushes: Flights<Pushed>,
+    pub(crate) fetches: Flights<Arc<Fetched>>,
     pub(crate) tasks: Tasks,
     counter: AtomicU64,
 }
@@ -97,6 +107,8 @@ struct State {
     images: BTreeMap<Digest, Arc<Image>>,
     /// How often each digest is pinned: of a blob, a chain or an image.
     pins: BTreeMap<Digest, usize>,
+    /// Since when nothing has led to things that are still here, on the sweeps' clock.
+    lost: BTreeMap<Digest, Duration>,
 }
 
 /// A name and what it leads to.
@@ -133,6 +145,8 @@ impl Store {
             options,
             state: Mutex::default(),
             flights: Flights::default(),
+            pushes: Flights::default(),
+            fetches: Flights::default(),
             tasks: Tasks::default(),
             counter: AtomicU64::new(0),
         };
@@ -228,7 +242,9 @@ impl Store {
     /// If the disk fails.
     pub fn note_capture(&self, digest: &Digest, origin: Option<&Origin>) -> Result<()> {
         // Two sandboxes may have the same layer: records are written one at a time.
-        let _state = self.0.state.lock();
+        let mut state = self.0.state.lock();
+        // It is wanted again, whatever a sweep has seen.
+        state.lost.remove(digest);
         let path = self.0.images.join("captures").join(hex(digest));
         write_json(&path, &origin)
     }
@@ -248,7 +264,7 @@ impl Store {
         self.0.layers.join("sha256")
     }
 
-    /// Ends the pulls under way; what they have downloaded stays.
+    /// Ends the transfers under way; what they have downloaded stays.
     pub fn stop(&self) {
         self.0.tasks.stopping().cancel();
     }

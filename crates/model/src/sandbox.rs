@@ -352,6 +352,9 @@ pub struct SandboxStatus {
     /// The layer it resumes from, where it sleeps without a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Digest>,
+    /// The image that layer was pushed as, by digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_image: Option<Box<str>>,
     /// The snapshot it was first started from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Box<Origin>>,

@@ -133,6 +133,9 @@ pub struct SnapshotStatus {
     /// What was captured of each container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<CapturedContainer>,
+    /// The image it was pushed as, by digest, where its spec names a registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<Box<str>>,
     /// When it became durable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_at: Option<Timestamp>,

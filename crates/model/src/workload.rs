@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, Epoch, Generation, OperationId, StringMap, Uid,
+    Digest, Epoch, Generation, Name, OperationId, StringMap, Uid,
     sandbox::{Address, NetworkPolicy, Resources},
     template::{ImagePullPolicy, RuntimeClass},
 };
@@ -48,6 +48,8 @@ pub struct WorkloadSpec {
     pub network: Option<Box<NetworkPolicy>>,
     /// The captured layer it continues from.
     pub from: Option<Digest>,
+    /// Where that layer can be had, should it not be here.
+    pub published: Option<Box<Published>>,
     /// What brings it up whenever its processes were started anew; none means nothing has to.
     pub boot: Option<Box<Boot>>,
 }
@@ -212,6 +214,26 @@ pub enum WorkloadState {
         /// With this code.
         code: i32,
     },
+}
+
+/// Where a captured layer goes, besides the machine it was captured on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// The registry: a host and port, maybe with a path.
+    pub registry: Box<str>,
+    /// Name of the secret for pushing; none means what is configured for the registry.
+    pub secret: Option<Name>,
+    /// The layer it was captured on top of.
+    pub parent: Option<Digest>,
+}
+
+/// Where a captured layer was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its image, by digest.
+    pub image: Box<str>,
+    /// Name of the secret for pulling; none means what is configured for the registry.
+    pub secret: Option<Name>,
 }
 
 /// A captured layer.

@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, sync::Arc};
 
 use ::runtime::{RuntimeError, WorkloadSpec};
-use images::{ImageConfig, ImageError, InUse, Kept, Origin, Pinned, Reference, Swept};
+use images::{ImageConfig, ImageError, InUse, Kept, Origin, Pinned, Reference, Sweep, Swept};
 use model::{Digest, StringMap, Uid, template::ImagePullPolicy};
 
 use crate::{
@@ -135,8 +135,8 @@ impl Engine {
     }
 
     /// Removes images and captured layers that nothing leads to.
-    pub(crate) fn sweep_images(&self, dry_run: bool, captures: Kept) -> Result<Swept, ImageError> {
-        self.images.gc(dry_run, || in_use(&self.data, captures))
+    pub(crate) fn sweep_images(&self, how: Sweep, used: InUse) -> Result<Swept, ImageError> {
+        self.images.gc(how, || in_use(&self.data, used))
     }
 }
 
@@ -163,21 +163,18 @@ fn only(images: &StringMap) -> Result<&str> {
     }
 }
 
-/// What the sandboxes of a data directory lie on, and the layers they went on from; `captures`
-/// says which others may still be asked for.
+/// What the sandboxes of a data directory lie on, and the layers they went on from, besides what
+/// `used` knows already.
 ///
 /// # Errors
 /// If a sandbox's record cannot be read: then nobody knows what it needs.
-pub fn in_use(data: &Path, mut captures: Kept) -> Result<InUse, ImageError> {
+pub fn in_use(data: &Path, mut used: InUse) -> Result<InUse, ImageError> {
     let damaged = |error: EngineError| ImageError::Damaged {
         what: "the record of a sandbox".into(),
         how: error.to_string().into(),
     };
-    let mut origins = Vec::new();
     let listed = match fs::read_dir(data.join("sandboxes")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(InUse { origins, captures });
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(used),
         other => other.doing("list the sandboxes").map_err(damaged)?,
     };
     for entry in listed {
@@ -190,12 +187,21 @@ pub fn in_use(data: &Path, mut captures: Kept) -> Result<InUse, ImageError> {
             }
             other => other.map_err(damaged)?,
         };
-        origins.extend(record.origin);
-        if let (Kept::Only(kept), Some(layer)) = (&mut captures, record.layer) {
-            kept.insert(layer);
+        let user = format!("the files of sandbox {}", entry.file_name().display());
+        if let Some(origin) = record.origin {
+            if let Origin::Image { digest } = &origin {
+                used.add(digest, user.as_str());
+            }
+            used.origins.push(origin);
+        }
+        if let Some(layer) = record.layer {
+            used.add(&layer, user);
+            if let Kept::Only(kept) = &mut used.captures {
+                kept.insert(layer);
+            }
         }
     }
-    Ok(InUse { origins, captures })
+    Ok(used)
 }
 
 impl From<ImageError> for EngineError {

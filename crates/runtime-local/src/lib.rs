@@ -28,6 +28,7 @@
 //! | `usage` | what a sandbox uses |
 //! | `socket` | sockets in a sandbox's network namespace |
 //! | `image` | what a sandbox lies on |
+//! | `publish` | captured layers to a registry and back |
 //! | `cgroups`, `ranges`, `record` | limits, user ids, what is on disk |
 //! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
 
@@ -54,6 +55,7 @@ mod kernel;
 mod mounts;
 mod network;
 mod oci;
+mod publish;
 mod output;
 mod ranges;
 mod record;

@@ -4,12 +4,12 @@
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 use ::runtime::{
-    Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Runtime, RuntimeError,
-    WorkloadSpec,
+    Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Publication, Runtime,
+    RuntimeError, WorkloadSpec,
 };
 use async_trait::async_trait;
-use images::{ImageConfig, Kept, Origin, Store, Swept};
-use model::{StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
+use images::{ImageConfig, InUse, Origin, Store, Sweep, Swept};
+use model::{Digest, StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
 
 use crate::{
     base::BASE,
@@ -96,13 +96,12 @@ impl LocalRuntime {
     }
 
     /// Removes images and captured layers that nothing leads to, or says which it would remove.
-    /// `captures` are those that a record speaks of; one that was captured a moment ago and is in
-    /// no record yet is not among them unless the caller sees to it.
+    /// `used` is what records speak of; what sandboxes on disk need is added to it.
     ///
     /// # Errors
     /// If another process has the images open, a sandbox's record is damaged, or the disk fails.
-    pub async fn sweep_images(&self, dry_run: bool, captures: Kept) -> Result<Swept, RuntimeError> {
-        self.run(move |engine| Ok(engine.sweep_images(dry_run, captures)?))
+    pub async fn sweep_images(&self, how: Sweep, used: InUse) -> Result<Swept, RuntimeError> {
+        self.run(move |engine| Ok(engine.sweep_images(how, used)?))
             .await
     }
 
@@ -134,8 +133,9 @@ impl Runtime for LocalRuntime {
         let pinned = match self.0.slot(fence.uid) {
             Some(_) => None,
             None => {
+                let fetched = self.0.fetch_layer(&spec).await?;
                 let (images, from) = (&spec.images, spec.from.as_ref());
-                self.0.ensure_image(images, spec.pull, from).await?
+                Some((self.0.ensure_image(images, spec.pull, from).await?, fetched))
             }
         };
         self.run(move |engine| {
@@ -197,6 +197,10 @@ impl Runtime for LocalRuntime {
 
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
         self.run(move |engine| engine.capture(fence)).await
+    }
+
+    async fn publish(&self, layer: &Digest, to: &Publication) -> Result<Box<str>, RuntimeError> {
+        Ok(self.0.publish(layer, to).await?)
     }
 
     async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {

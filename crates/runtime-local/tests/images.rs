@@ -23,10 +23,10 @@ use std::{
 };
 
 use archives::{Head, Tar};
-use images::{Kept, Origin};
+use images::{Kept, Origin, Sweep};
 use layout::{ARCH, Layout, Pack};
 use model::template::ImagePullPolicy;
-use runtime::{Runtime as _, RuntimeError, WorkloadSpec};
+use runtime::{Publication, Published, Runtime as _, RuntimeError, WorkloadSpec};
 use servers::Registry;
 use support::{Host, fence, fence_of, spec};
 
@@ -81,6 +81,13 @@ fn layout(name: &str, called: Option<&str>) -> Layout {
     let layout = Layout::new();
     let image = layout.image(ARCH, &small(name));
     layout.add(image, called)
+}
+
+fn dry_run() -> Sweep {
+    Sweep {
+        dry_run: true,
+        ..Sweep::default()
+    }
 }
 
 fn on(image: &str) -> WorkloadSpec {
@@ -210,7 +217,10 @@ async fn a_captured_layer_goes_on_over_the_image_it_was_captured_on() {
     images
         .import(layout("second", Some(name)).path(), None)
         .unwrap();
-    host.runtime().sweep_images(false, Kept::All).await.unwrap();
+    host.runtime()
+        .sweep_images(Sweep::default(), Kept::All.into())
+        .await
+        .unwrap();
     let from = WorkloadSpec {
         from: Some(captured.digest.clone()),
         ..on(name)
@@ -221,18 +231,29 @@ async fn a_captured_layer_goes_on_over_the_image_it_was_captured_on() {
     assert_eq!(host.runtime().origin(at.uid), origin);
     // In use, though no name leads to it and nobody else asks for the layer.
     let nobody = || Kept::Only(BTreeSet::new());
-    let swept = host.runtime().sweep_images(false, nobody()).await.unwrap();
+    let swept = host
+        .runtime()
+        .sweep_images(Sweep::default(), nobody().into())
+        .await
+        .unwrap();
     assert!(swept.is_empty(), "{swept:?}");
     // Starting over stays with the image, too.
     host.runtime().reset(again).await.unwrap();
     assert_eq!(sh(&host, at.uid, "cat /etc/name"), "first");
     host.runtime().delete(again).await.unwrap();
-    let swept = host.runtime().sweep_images(true, nobody()).await.unwrap();
+    let swept = host
+        .runtime()
+        .sweep_images(dry_run(), nobody().into())
+        .await
+        .unwrap();
     assert!(
         swept.blobs.contains(&captured.digest) && swept.images.len() == 1,
         "{swept:?}"
     );
-    host.runtime().sweep_images(false, nobody()).await.unwrap();
+    host.runtime()
+        .sweep_images(Sweep::default(), nobody().into())
+        .await
+        .unwrap();
     let gone = host.runtime().create(again, &from).await.unwrap_err();
     assert!(gone.to_string().contains("does not exist"), "{gone}");
 }
@@ -291,7 +312,7 @@ async fn a_sweep_that_races_with_creates_never_takes_an_image_in_use() {
         let mut swept = 0;
         while !done.load(Ordering::Relaxed) {
             let found = runtime
-                .sweep_images(false, Kept::Only(BTreeSet::new()))
+                .sweep_images(Sweep::default(), Kept::Only(BTreeSet::new()).into())
                 .await
                 .unwrap();
             swept += found.images.len();
@@ -345,4 +366,125 @@ async fn base_has_what_clients_expect_of_it() {
     "#;
     host.sh(at.uid, script);
     host.runtime().delete(at).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_layer_that_was_published_goes_on_where_only_the_registry_is_known() {
+    let registry = Registry::with_users();
+    let layout = layout("published", None);
+    registry.push(layout.path(), "team/base:1");
+    let name = format!("{}/team/base:1", registry.address);
+    let secret = format!(
+        r#"{{"auths": {{"{}": {{"username": "{}", "password": "{}"}}}}}}"#,
+        registry.address,
+        servers::USER,
+        servers::PASSWORD
+    );
+    let write_secret = |host: &Host, name: &str| {
+        let secrets = host.data.join("secrets");
+        fs::create_dir_all(&secrets).unwrap();
+        kit::durable::write_file(&secrets.join(name), secret.as_bytes(), 0o600).unwrap();
+    };
+    let (here, there) = (Host::new(), Host::new());
+    // The image as it was brought here; the other host has never heard of it.
+    here.runtime()
+        .images()
+        .import(layout.path(), Some(&name))
+        .unwrap();
+    let at = fence(1, 1);
+    here.runtime().create(at, &on(&name)).await.unwrap();
+    here.sh(at.uid, "echo kept > /kept; rm /etc/name; mkdir -p /a/b");
+    here.runtime().freeze(at).await.unwrap();
+    let captured = here.runtime().capture(at).await.unwrap();
+    here.runtime().delete(at).await.unwrap();
+
+    let mut to = Publication {
+        registry: format!("{}/team/snapshots", registry.address).into(),
+        secret: model::Name::new("push").ok(),
+        parent: captured.parent.clone(),
+    };
+    let publish = || here.runtime().publish(&captured.digest, &to);
+    let missing = publish().await.unwrap_err();
+    let hopeless = matches!(
+        &missing,
+        RuntimeError::Impossible {
+            field: "snapshotRegistry",
+            ..
+        }
+    );
+    assert!(
+        hopeless && missing.to_string().contains("secret push"),
+        "{missing}"
+    );
+    write_secret(&here, "push");
+    let image = publish().await.unwrap();
+    let path = format!("{}/team/snapshots@sha256:", registry.address);
+    assert!(image.starts_with(&path), "{image}");
+
+    // Whoever names no secret is not let in, and what is refused is worth no further try.
+    to.secret = None;
+    let refused = here.runtime().publish(&captured.digest, &to).await;
+    assert!(!refused.unwrap_err().is_retryable());
+
+    let from = WorkloadSpec {
+        from: Some(captured.digest.clone()),
+        published: Some(Box::new(Published {
+            image,
+            secret: model::Name::new("pull").ok(),
+        })),
+        ..on(&name)
+    };
+    let refused = there.runtime().create(at, &from).await.unwrap_err();
+    assert!(refused.to_string().contains("secret pull"), "{refused}");
+    write_secret(&there, "pull");
+    let facts = there.runtime().create(at, &from).await.unwrap();
+    assert_eq!(facts.layer, Some(captured.digest.clone()));
+    let seen = there.sh(at.uid, "cat /kept; ls /a; ls /etc");
+    assert_eq!(seen, "kept\nb\n", "{seen}");
+    // It is written on as any other: image and one layer.
+    there.sh(at.uid, "echo more > /more");
+    there.runtime().freeze(at).await.unwrap();
+    let again = there.runtime().capture(at).await.unwrap();
+    assert_eq!(again.parent, Some(captured.digest));
+    there.runtime().delete(at).await.unwrap();
+}
+
+#[tokio::test]
+async fn runtimes_that_share_a_registry_share_what_was_published() {
+    let registry = Registry::start();
+    let layout = layout("shared", None);
+    let name = format!("{}/base:1", registry.address);
+    let (here, there) = (Host::new(), Host::new());
+    here.runtime()
+        .images()
+        .import(layout.path(), Some(&name))
+        .unwrap();
+    let images = on(&name).images;
+    let (here, there) = (here.runtime(), there.runtime());
+    runtime::conformance::run_published(here, there, images, &registry.address).await;
+}
+
+#[tokio::test]
+async fn a_layer_over_the_hosts_programs_is_published_nowhere() {
+    let host = Host::new();
+    let at = fence(1, 1);
+    host.runtime().create(at, &spec()).await.unwrap();
+    host.runtime().freeze(at).await.unwrap();
+    let captured = host.runtime().capture(at).await.unwrap();
+    host.runtime().delete(at).await.unwrap();
+    let to = Publication {
+        registry: "127.0.0.1:1".into(),
+        secret: None,
+        parent: None,
+    };
+    let refused = host
+        .runtime()
+        .publish(&captured.digest, &to)
+        .await
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("dormouse template build-base"),
+        "{refused}"
+    );
+    assert!(!refused.is_retryable());
 }

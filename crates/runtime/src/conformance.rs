@@ -6,8 +6,8 @@
 use model::{Epoch, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
 
 use crate::{
-    Arming, Boot, Booting, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
-    WorkloadState,
+    Arming, Boot, Booting, Facts, Fence, Observed, Publication, Published, Runtime, RuntimeError,
+    WorkloadSpec, WorkloadState,
 };
 
 /// Runs the whole suite. `images` must name something the backend can start.
@@ -134,6 +134,53 @@ async fn a_cold_start_runs_its_commands_again(runtime: &dyn Runtime, spec: &Work
     assert!(!resumed.booted, "its processes are new");
     boot(runtime, later).await;
     runtime.delete(later).await.expect("delete");
+}
+
+/// A layer that one runtime has published goes on in another that has only the registry in common.
+///
+/// # Panics
+/// If it does not.
+pub async fn run_published(
+    here: &dyn Runtime,
+    there: &dyn Runtime,
+    images: StringMap,
+    registry: &str,
+) {
+    let spec = WorkloadSpec {
+        images,
+        ..WorkloadSpec::default()
+    };
+    let at = fence(20, 1, 1);
+    here.create(at, &spec).await.expect("create");
+    here.freeze(at).await.expect("freeze");
+    let captured = here.capture(at).await.expect("capture");
+    here.delete(at).await.expect("delete");
+    let to = Publication {
+        registry: registry.into(),
+        secret: None,
+        parent: captured.parent,
+    };
+    let image = here.publish(&captured.digest, &to).await.expect("publish");
+    let again = here.publish(&captured.digest, &to).await.expect("again");
+    assert_eq!(image, again, "publishing twice is publishing once");
+    assert!(image.contains("@sha256:"), "by digest: {image}");
+    let nowhere = WorkloadSpec {
+        from: Some(captured.digest.clone()),
+        ..spec.clone()
+    };
+    let refused = there.create(at, &nowhere).await;
+    let impossible = matches!(refused, Err(RuntimeError::Impossible { .. }));
+    assert!(impossible, "a layer that is nowhere: {refused:?}");
+    let from = WorkloadSpec {
+        published: Some(Box::new(Published {
+            image,
+            secret: None,
+        })),
+        ..nowhere
+    };
+    let resumed = there.create(fence(20, 2, 1), &from).await.expect("create");
+    assert_eq!(resumed.layer, from.from, "it says what it continued from");
+    there.delete(fence(20, 3, 1)).await.expect("delete");
 }
 
 fn fence(uid: u128, generation: u64, operation: u64) -> Fence {
@@ -365,7 +412,7 @@ async fn swapping_images_restarts_the_containers(runtime: &dyn Runtime, spec: &W
 
 #[cfg(test)]
 mod tests {
-    use crate::fake::{Call, CallFault, FakeRuntime};
+    use crate::fake::{Call, CallFault, FakeRegistry, FakeRuntime};
 
     use super::*;
 
@@ -398,6 +445,13 @@ mod tests {
         assert!(!facts(&runtime, at.uid).await.booted);
         assert_eq!(runtime.boot(at).await, Ok(Booting::Done));
         assert_eq!(runtime.truth()[&at.uid].boots, 1);
+    }
+
+    #[tokio::test]
+    async fn fakes_that_share_a_registry_share_what_was_published() {
+        let (registry, tasks) = (FakeRegistry::default(), kit::Tasks::default());
+        let fake = || FakeRuntime::new(tasks.clone()).with_registry(registry.clone());
+        run_published(&fake(), &fake(), images(), "r.example").await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    Arming, BootFailure, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError,
-    WorkloadSpec, WorkloadState,
+    Arming, BootFailure, Booting, Captured, Facts, Fence, Observed, Publication, Runtime,
+    RuntimeError, WorkloadSpec, WorkloadState,
 };
 
 /// How long a call of [`Runtime::boot`] waits for what is slow.
@@ -47,6 +47,8 @@ pub enum Call {
     Network,
     /// [`Runtime::capture`]
     Capture,
+    /// [`Runtime::publish`]
+    Publish,
     /// [`Runtime::reset`]
     Reset,
     /// [`Runtime::delete`]
@@ -78,9 +80,17 @@ type Hook = Box<dyn FnMut(Call, Option<Uid>) -> CallFault + Send>;
 /// The runtime.
 pub struct FakeRuntime {
     inner: Arc<Inner>,
+    registry: FakeRegistry,
     /// Owns what goes on after a caller has left.
     tasks: Tasks,
 }
+
+/// A registry in memory, which several runtimes may share: by their images, which deliveries left
+/// traces in published layers.
+#[derive(Clone, Debug, Default)]
+pub struct FakeRegistry(Arc<Mutex<Layers>>);
+
+type Layers = BTreeMap<Box<str>, (Digest, Vec<Epoch>)>;
 
 #[derive(Default)]
 struct Inner {
@@ -144,8 +154,16 @@ impl FakeRuntime {
     pub fn new(tasks: Tasks) -> Self {
         Self {
             inner: Arc::default(),
+            registry: FakeRegistry::default(),
             tasks,
         }
+    }
+
+    /// With a registry that others may share.
+    #[must_use]
+    pub fn with_registry(mut self, registry: FakeRegistry) -> Self {
+        self.registry = registry;
+        self
     }
 
     /// Asks `decide` what to do to each call.
@@ -195,6 +213,12 @@ impl FakeRuntime {
             .iter()
             .map(|(uid, w)| (*uid, inside(w)))
             .collect()
+    }
+
+    /// The deliveries whose traces are in a captured layer, if it is there.
+    #[must_use]
+    pub fn traces_in(&self, digest: &Digest) -> Option<Vec<Epoch>> {
+        self.inner.world.lock().layers.get(digest).cloned()
     }
 
     /// Whether a captured layer is there.
@@ -361,6 +385,7 @@ impl World {
             | Call::Swap
             | Call::Network
             | Call::Capture
+            | Call::Publish
             | Call::Reset => {}
         }
     }
@@ -439,10 +464,16 @@ impl Runtime for FakeRuntime {
     }
 
     async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
-        let spec = spec.clone();
+        let (spec, registry) = (spec.clone(), self.registry.clone());
         self.perform(Call::Create, fence, move |world| {
             if world.workloads.contains_key(&fence.uid) {
                 return world.find(fence.uid).map(|workload| workload.facts.clone());
+            }
+            if let (Some(layer), Some(from)) = (&spec.from, &spec.published)
+                && let Some((digest, traces)) = registry.0.lock().get(&from.image)
+                && digest == layer
+            {
+                world.layers.insert(layer.clone(), traces.clone());
             }
             let traces =
                 match &spec.from {
@@ -582,6 +613,19 @@ impl Runtime for FakeRuntime {
             Ok(captured)
         })
         .await
+    }
+
+    async fn publish(&self, layer: &Digest, to: &Publication) -> Result<Box<str>, RuntimeError> {
+        self.look(Call::Publish, None).await?;
+        let traces = self.inner.world.lock().layers.get(layer).cloned();
+        let traces = traces.ok_or_else(|| RuntimeError::Impossible {
+            field: "snapshot",
+            reason: format!("layer {layer} does not exist").into(),
+        })?;
+        let image: Box<str> = format!("{}@{layer}", to.registry).into();
+        let published = (layer.clone(), traces);
+        self.registry.0.lock().insert(image.clone(), published);
+        Ok(image)
     }
 
     async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {

@@ -20,12 +20,12 @@ pub mod fake;
 use std::{fmt::Debug, os::fd::OwnedFd};
 
 use async_trait::async_trait;
-use model::{StringMap, Uid, sandbox::NetworkPolicy};
+use model::{Digest, StringMap, Uid, sandbox::NetworkPolicy};
 
 pub use error::RuntimeError;
 pub use model::workload::{
-    Arming, Boot, BootFailure, Booting, Captured, Facts, Fence, Observed, Secret, WorkloadSpec,
-    WorkloadState,
+    Arming, Boot, BootFailure, Booting, Captured, Facts, Fence, Observed, Publication, Published,
+    Secret, WorkloadSpec, WorkloadState,
 };
 
 /// Runs workloads.
@@ -69,6 +69,17 @@ pub trait Runtime: Send + Sync + Debug {
 
     /// Keeps the writable layer of a frozen workload. When this returns, it is durable.
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError>;
+
+    /// Brings a captured layer to a registry, as an image that lies on what it was captured on.
+    /// Answers the image's name, by digest. It goes on when its caller has left, and asking again
+    /// joins it.
+    async fn publish(&self, layer: &Digest, to: &Publication) -> Result<Box<str>, RuntimeError> {
+        let (layer, registry) = (layer, &to.registry);
+        Err(RuntimeError::Impossible {
+            field: "snapshotRegistry",
+            reason: format!("this runtime cannot bring {layer} to {registry}").into(),
+        })
+    }
 
     /// Brings a workload back to how it was before its first delivery, and proves that nothing of
     /// the last one is left.

@@ -16,12 +16,14 @@
 
 pub(crate) mod flags;
 pub(crate) mod load;
+pub(crate) mod registry;
 pub(crate) mod show;
 pub(crate) mod types;
 
 use std::str::FromStr;
 
 use load::{Environment, Refusal, default_data_dir};
+use registry::{Hosts, Packing, Users};
 use types::{
     AtLeastOne, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile, OptionalListen,
     Period, RuntimeKind, Switch,
@@ -140,6 +142,20 @@ settings! {
     /// Address and port of the page for Prometheus, in plain HTTP and for everybody who reaches it;
     /// empty for none
     metrics_listen: OptionalListen = "metrics.listen", Fallback::Fixed("");
+    /// Users of registries, as HOST=USER:FILE, several with commas; the file holds the password, and
+    /// only its owner may read it
+    registry_users: Users = "registry.users", Fallback::Fixed("");
+    /// Registries, by host and port, that may be reached without TLS, several with commas; those on
+    /// loopback may
+    registry_insecure: Hosts = "registry.insecure", Fallback::Fixed("");
+    /// Certificates in PEM that are trusted of registries, besides the host's
+    registry_ca_file: OptionalFile = "registry.ca_file", Fallback::Fixed("");
+    /// How snapshots are compressed that are pushed: zstd, gzip for tools of before 2022, or none
+    registry_compression: Packing = "registry.compression", Fallback::Fixed("zstd");
+    /// How often images and captured layers that nothing needs are looked for
+    gc_interval: Period = "gc.interval", Fallback::Fixed("10m");
+    /// How long nothing must have needed one before it is removed
+    gc_grace: Period = "gc.grace", Fallback::Fixed("1h");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

@@ -14,7 +14,7 @@ use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{config::types::RuntimeKind, doctor, image, run::find_agent, sleep::GatewayUse};
+use crate::{config::types::RuntimeKind, doctor, run::find_agent, sleep::GatewayUse};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -44,7 +44,11 @@ impl Engine {
     ///
     /// # Errors
     /// If this host cannot run sandboxes.
-    pub(crate) fn open(kind: RuntimeKind, data_dir: &Path) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn open(
+        kind: RuntimeKind,
+        data_dir: &Path,
+        images: images::Options,
+    ) -> anyhow::Result<Option<Self>> {
         let tasks = Tasks::default();
         let mut local = None;
         let (runtime, inside): (Arc<dyn Runtime>, Arc<dyn Inside>) = match kind {
@@ -56,7 +60,7 @@ impl Engine {
             RuntimeKind::Local => {
                 doctor::require(data_dir)?;
                 let mut options = runtime_local::Options::agent(find_agent(None)?);
-                options.image_store = image::options();
+                options.image_store = images;
                 let opened = LocalRuntime::open(data_dir, options);
                 let opened = opened.context("open the engine that runs sandboxes on this host")?;
                 local = Some(opened.clone());

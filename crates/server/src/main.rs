@@ -13,6 +13,7 @@
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
 //! | [`image`] | `dormouse image`, `dormouse template build-base` |
+//! | [`gc`] | what nothing needs any more |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
@@ -24,6 +25,7 @@ mod control_loop;
 mod data_dir;
 mod data_plane;
 mod doctor;
+mod gc;
 mod image;
 mod listener;
 mod logging;
@@ -102,7 +104,7 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     Doctor(doctor::Doctor),
     /// Run a command in a sandbox that is gone when it ends
     Run(run::Run),
-    /// List, pull, import and remove images of this host
+    /// List, pull, push, import, export and remove images of this host
     Image(image::Images),
     /// Build what sandboxes are made from
     Template(image::Templates),
@@ -142,10 +144,10 @@ fn main() -> ExitCode {
                 Err(error) => Err(error),
             }
         }
-        Command::Image(args) => data_dir_of(&args.at)
-            .and_then(|directory| runtime()?.block_on(image::run(args, &directory))),
+        Command::Image(args) => settings_of(&args.at)
+            .and_then(|settings| runtime()?.block_on(image::run(args, &settings))),
         Command::Template(args) => {
-            data_dir_of(&args.at).and_then(|directory| image::run_template(args, &directory))
+            settings_of(&args.at).and_then(|settings| image::run_template(args, &settings))
         }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Completion { shell } => completion(shell),
@@ -162,14 +164,14 @@ fn read(flags: &Flags) -> anyhow::Result<InForce> {
     Ok(load(&environment, flags.file.as_deref(), &flags.given)?)
 }
 
-/// The data directory that a flag names, or else the one that is configured.
-fn data_dir_of(at: &image::At) -> anyhow::Result<std::path::PathBuf> {
+/// What is configured, with the data directory that a flag names.
+fn settings_of(at: &image::At) -> anyhow::Result<config::Settings> {
     let named = at.data_dir.as_ref().map(|path| path.display().to_string());
     let flags = Flags {
         file: None,
         given: named.map(|path| ("data_dir", path)).into_iter().collect(),
     };
-    Ok(read(&flags)?.settings.data_dir.0)
+    Ok(read(&flags)?.settings)
 }
 
 fn serve(flags: &Flags) -> anyhow::Result<()> {

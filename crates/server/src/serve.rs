@@ -33,7 +33,8 @@ use crate::{
     control_loop::{self, Engine, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
     data_plane::{DataPlane, Foundation, SealedTokens},
-    listener,
+    gc::{self, Collector},
+    image, listener,
     metrics::{self, Sources},
     sleep::GatewayUse,
     tls::{self, Authority, Identity},
@@ -89,9 +90,20 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         limits,
     )
     .with_tasks(tasks.clone());
-    let running = match Engine::open(settings.runtime, data_dir.path())? {
+    let mut collector = None;
+    let images = image::options(settings);
+    let running = match Engine::open(settings.runtime, data_dir.path(), images)? {
         None => None,
         Some(engine) => {
+            collector = engine.local.clone().map(|runtime| {
+                Arc::new(Collector {
+                    store: store.clone(),
+                    runtime,
+                    clock: clock.clone(),
+                    grace: settings.gc_grace.0,
+                    admins: admins.clone(),
+                })
+            });
             let seal = Seal::new(Token::ensure(&data_dir.join("seal"), &entropy)?.hash());
             let used = Arc::new(GatewayUse::default());
             let tokens = Arc::new(SealedTokens(seal.clone()));
@@ -124,7 +136,11 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             Some((control, plane))
         }
     };
-    let router = api::router(Arc::new(api));
+    let mut router = api::router(Arc::new(api));
+    if let Some(collector) = collector {
+        collector.start(settings.gc_interval.0, &tasks);
+        router = router.merge(gc::router(collector));
+    }
     // Made only where it can be used, and so is shown.
     let first_key = match &running {
         Some(_) => ::auth::manage::ensure_first_key(&*store, &entropy)

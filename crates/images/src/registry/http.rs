@@ -1,10 +1,10 @@
 //! One request: connect, ask, hear.
 
-use std::{future::Future, io, sync::Arc};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
-use http_body_util::Empty;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kit::Tasks;
@@ -17,6 +17,32 @@ use crate::error::{ImageError, Result};
 
 /// How many redirects are followed: to storage, and maybe once more.
 const REDIRECTS: usize = 5;
+
+/// How much of a body may take as long as an answer.
+const PIECE: usize = 1 << 20;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// Whether an answer sends us elsewhere. What changes something is sent on only where the answer
+/// says that it is still to be done.
+fn follows(method: &Method, status: StatusCode) -> bool {
+    let reads = *method == Method::GET || *method == Method::HEAD;
+    let again = [
+        StatusCode::TEMPORARY_REDIRECT,
+        StatusCode::PERMANENT_REDIRECT,
+    ];
+    match reads {
+        true => status.is_redirection() && status != StatusCode::NOT_MODIFIED,
+        false => again.contains(&status),
+    }
+}
 
 /// Whether an address is spoken to with TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +78,21 @@ impl Registry {
         }
     }
 
-    /// Sends a request without a body and follows redirects. The answer may have any status but
-    /// those that say to try later, which are failures.
-    pub(super) async fn get(
-        &self,
-        tasks: &Tasks,
-        uri: Uri,
-        mut headers: HeaderMap,
-    ) -> Result<Response<Incoming>> {
-        let mut uri = uri;
+    /// Sends a request and follows redirects. The answer may have any status but those that say to
+    /// try later, which are failures. Answers where it came from too.
+    pub(super) async fn ask(&self, tasks: &Tasks, what: Ask) -> Result<(Uri, Response<Incoming>)> {
+        let Ask {
+            method,
+            mut uri,
+            mut headers,
+            body,
+        } = what;
         for _ in 0..=REDIRECTS {
             let (scheme, authority) = self.target(&uri)?;
-            let response = self
-                .send(tasks, scheme, &authority, &uri, headers.clone())
-                .await?;
+            let request = (method.clone(), headers.clone(), body.clone());
+            let response = self.send(tasks, scheme, &authority, &uri, request).await?;
             let status = response.status();
-            if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
+            if follows(&method, status) {
                 let next = location(&uri, response.headers())
                     .ok_or_else(|| unreachable(&authority, &"a redirect to nowhere"))?;
                 let (next_scheme, next_authority) = self.target(&next)?;
@@ -86,7 +111,7 @@ impl Registry {
             if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
                 return Err(unreachable(&authority, &format!("it answered {status}")));
             }
-            return Ok(response);
+            return Ok((uri, response));
         }
         Err(unreachable(&uri, &"too many redirects"))
     }
@@ -112,11 +137,16 @@ impl Registry {
         scheme: Scheme,
         authority: &str,
         uri: &Uri,
-        headers: HeaderMap,
+        (method, headers, body): (Method, HeaderMap, Bytes),
     ) -> Result<Response<Incoming>> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = Request::get(path)
-            .body(Empty::<Bytes>::new())
+        // A long body takes its time.
+        let pieces = u32::try_from(body.len() / PIECE).unwrap_or(u32::MAX);
+        let patience = self.options.patience.saturating_mul(pieces.max(1));
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(Full::new(body))
             .map_err(|error| unreachable(authority, &error))?;
         *request.headers_mut() = headers;
         let host = authority
@@ -129,11 +159,15 @@ impl Registry {
 
         let stream = self.dial(authority, scheme).await?;
         match scheme {
-            Scheme::Http => self.exchange(tasks, authority, stream, request).await,
+            Scheme::Http => {
+                let asked = self.exchange(tasks, authority, stream, request);
+                self.for_at_most(patience, authority, asked).await
+            }
             Scheme::Https => {
                 let stream = self.handshake(authority, stream).await?;
                 let stream = stream.map_err(|error| unreachable(authority, &error))?;
-                self.exchange(tasks, authority, stream, request).await
+                let asked = self.exchange(tasks, authority, stream, request);
+                self.for_at_most(patience, authority, asked).await
             }
         }
     }
@@ -143,7 +177,7 @@ impl Registry {
         tasks: &Tasks,
         authority: &str,
         stream: S,
-        request: Request<Empty<Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -154,7 +188,20 @@ impl Registry {
             // Its failure is the failure of whoever reads the answer.
             let _ = connection.await;
         });
-        self.within(authority, sender.send_request(request)).await
+        let answered = sender.send_request(request).await;
+        answered.map_err(|error| unreachable(authority, &error))
+    }
+
+    async fn for_at_most<T>(
+        &self,
+        patience: Duration,
+        authority: &str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(patience, work).await {
+            Ok(done) => done,
+            Err(_) => Err(unreachable(authority, &"it did not answer in time")),
+        }
     }
 
     async fn dial(&self, authority: &str, scheme: Scheme) -> Result<TcpStream> {
@@ -206,7 +253,7 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// Where a redirect leads.
-fn location(from: &Uri, headers: &HeaderMap) -> Option<Uri> {
+pub(super) fn location(from: &Uri, headers: &HeaderMap) -> Option<Uri> {
     let to: Uri = headers.get(header::LOCATION)?.to_str().ok()?.parse().ok()?;
     if to.authority().is_some() {
         return Some(to);

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Limited};
 use kit::Tasks;
 use model::Digest;
 
-use super::session::Session;
+use super::{credentials::Login, session::Session};
 use crate::{
     digest::{digest_of, verify},
     error::{Doing as _, ImageError, Result},
@@ -26,10 +26,11 @@ pub(crate) async fn pull(
     store: &Store,
     reference: &Reference,
     tasks: &Tasks,
+    login: &Login,
     tell: &Tell,
 ) -> Result<Pinned> {
     let inner = store.inner();
-    let session = Session::open(&inner.registry, reference, tasks.clone()).await?;
+    let session = Session::open(&inner.registry, reference, tasks.clone(), login).await?;
     let mut hold = Hold::new(inner.clone());
     let (digest, bytes) = session.fetch_document(reference.version()).await?;
     if let Some(found) = store.find_digest(&digest) {
@@ -106,7 +107,8 @@ async fn download(
 ) -> Result<()> {
     let layer = &assembly.manifest.layers[number];
     let arriving = |bytes| tell.arrived(number, bytes);
-    if inner.has_layer(assembly, number) {
+    // Its archive too: the image may be handed on.
+    if inner.has_layer(assembly, number) && inner.blob(&layer.digest).exists() {
         arriving(layer.size);
         return Ok(());
     }
@@ -115,7 +117,7 @@ async fn download(
 
 impl Session<'_> {
     /// A manifest or an index, by tag or digest; in the latter case it is what it says.
-    async fn fetch_document(&self, version: &str) -> Result<(Digest, Vec<u8>)> {
+    pub(super) async fn fetch_document(&self, version: &str) -> Result<(Digest, Vec<u8>)> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static(ACCEPT));
         let response = self.get(&format!("manifests/{version}"), headers).await?;

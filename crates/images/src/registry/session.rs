@@ -1,6 +1,7 @@
 //! Requests on one repository, with the token that they need.
 
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use kit::Tasks;
@@ -9,8 +10,8 @@ use serde::Deserialize;
 
 use super::{
     Credentials, Registry,
-    credentials::find,
-    http::{Scheme, unreachable},
+    credentials::Login,
+    http::{Ask, Scheme, unreachable},
 };
 use crate::{
     error::{ImageError, Result},
@@ -23,6 +24,9 @@ pub(super) struct Session<'a> {
     pub(super) registry: &'a Registry,
     pub(super) reference: &'a Reference,
     pub(super) tasks: Tasks,
+    /// What is asked for when logging in.
+    scopes: Vec<String>,
+    writes: bool,
     scheme: Scheme,
     credentials: Option<Credentials>,
     authorization: Mutex<Option<HeaderValue>>,
@@ -44,15 +48,28 @@ impl<'a> Session<'a> {
         registry: &'a Registry,
         reference: &'a Reference,
         tasks: Tasks,
+        login: &Login,
     ) -> Result<Self> {
         Ok(Self {
+            scopes: Vec::new(),
+            writes: false,
             scheme: registry.scheme(reference.host()).await?,
-            credentials: find(&registry.options, reference.registry())?,
+            credentials: login.find(&registry.options, reference.registry())?,
             authorization: Mutex::default(),
             registry,
             reference,
             tasks,
         })
+    }
+
+    /// The same, for writing; `from` is another repository of the registry that is read.
+    pub(super) fn for_writing(mut self, from: Option<&str>) -> Self {
+        let repository = self.reference.repository();
+        self.scopes = vec![format!("repository:{repository}:pull,push")];
+        self.scopes
+            .extend(from.map(|from| format!("repository:{from}:pull")));
+        self.writes = true;
+        self
     }
 
     pub(super) fn host(&self) -> &str {
@@ -61,24 +78,49 @@ impl<'a> Session<'a> {
 
     /// Asks for something of the repository, and says who asks if the registry wants to know.
     pub(super) async fn get(&self, path: &str, headers: HeaderMap) -> Result<Response<Incoming>> {
+        let asked = self.ask(Method::GET, self.uri(path)?, headers, Bytes::new());
+        self.check(asked.await?.1)
+    }
+
+    /// Where something of the repository is.
+    pub(super) fn uri(&self, path: &str) -> Result<Uri> {
         let host = self.host();
         let repository = self.reference.repository();
         let uri = format!("{}://{host}/v2/{repository}/{path}", self.scheme.as_str());
-        let uri: Uri = uri.parse().map_err(|error| unreachable(host, &error))?;
+        uri.parse().map_err(|error| unreachable(host, &error))
+    }
+
+    /// Sends something, and says who does if the registry wants to know. The answer may have any
+    /// status but those that say to try later.
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        uri: Uri,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(Uri, Response<Incoming>)> {
+        let own = uri.authority().is_some_and(|a| a.as_str() == self.host());
         let ask = || {
             let mut headers = headers.clone();
-            if let Some(authorization) = self.authorization.lock().clone() {
+            // What lets us in here is nobody else's.
+            if let Some(authorization) = self.authorization.lock().clone().filter(|_| own) {
                 headers.insert(header::AUTHORIZATION, authorization);
             }
-            self.registry.get(&self.tasks, uri.clone(), headers)
+            let what = Ask {
+                method: method.clone(),
+                uri: uri.clone(),
+                headers,
+                body: body.clone(),
+            };
+            self.registry.ask(&self.tasks, what)
         };
-        let response = ask().await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return self.check(response);
+        let (from, response) = ask().await?;
+        if response.status() != StatusCode::UNAUTHORIZED || !own {
+            return Ok((from, response));
         }
         // None yet, or it has expired.
         self.log_in(response.headers()).await?;
-        self.check(ask().await?)
+        ask().await
     }
 
     fn check(&self, response: Response<Incoming>) -> Result<Response<Incoming>> {
@@ -99,8 +141,9 @@ impl<'a> Session<'a> {
         ImageError::Unauthorized {
             registry: self.reference.registry().into(),
             name: self.reference.to_string().into(),
+            doing: if self.writes { "write" } else { "read" },
             remedy: match self.credentials {
-                Some(_) => "the user or the password is wrong, or may not read it",
+                Some(_) => "the user or the password is wrong, or may not",
                 None => {
                     "no credentials are known for it; log in with `docker login`, or name them in \
                      the configuration (credential helpers are not asked)"
@@ -142,10 +185,18 @@ impl<'a> Session<'a> {
         let host = self.host();
         let realm = parameter("realm").ok_or_else(|| unreachable(host, "no realm to log in at"))?;
         let repository = self.reference.repository();
-        let scope = parameter("scope").unwrap_or_else(|| format!("repository:{repository}:pull"));
-        let mut uri = format!("{realm}{}scope={}", separator(&realm), encode(&scope));
-        if let Some(service) = parameter("service") {
-            uri.push_str(&format!("&service={}", encode(&service)));
+        let asked =
+            || parameter("scope").unwrap_or_else(|| format!("repository:{repository}:pull"));
+        let scopes = match self.scopes.as_slice() {
+            [] => vec![asked()],
+            scopes => scopes.to_vec(),
+        };
+        let mut uri = realm.clone();
+        let scopes = scopes.iter().map(|scope| ("scope", scope.as_str()));
+        let service = parameter("service");
+        for (name, value) in scopes.chain(service.as_deref().map(|value| ("service", value))) {
+            uri.push(separator(&uri));
+            uri.push_str(&format!("{name}={}", encode(value)));
         }
         let uri: Uri = uri.parse().map_err(|error| unreachable(host, &error))?;
         // Whoever is reached with TLS does not send us elsewhere with a password in the open.
@@ -161,7 +212,13 @@ impl<'a> Session<'a> {
             basic.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, basic);
         }
-        let response = self.registry.get(&self.tasks, uri, headers).await?;
+        let what = Ask {
+            method: Method::GET,
+            uri,
+            headers,
+            body: Bytes::new(),
+        };
+        let (_, response) = self.registry.ask(&self.tasks, what).await?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(self.unauthorized()),

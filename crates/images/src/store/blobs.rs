@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read, Write as _},
+    io::{self, BufWriter, Read, Write},
     path::PathBuf,
 };
 
@@ -51,24 +51,45 @@ impl Inner {
         limit: u64,
         hold: &mut Hold,
     ) -> Result<(Digest, u64)> {
-        let new = self.layers.join("sha256").join(self.new_name("blob"));
-        let put = || {
-            let file = File::create_new(&new).doing("make a blob's file")?;
-            let mut hashing = Hashing::new(file);
-            let copied = io::copy(&mut from.take(limit.saturating_add(1)), &mut hashing);
-            copied.doing("copy a blob")?;
-            hashing.flush().doing("copy a blob")?;
-            if hashing.size > limit {
+        let fill = |to: &mut dyn Write| {
+            let copied = io::copy(&mut from.take(limit.saturating_add(1)), to);
+            copied.map(drop).doing("copy a blob")
+        };
+        let check = |digest: &Digest, size| {
+            if size > limit {
                 return Err(ImageError::TooLarge {
                     what: "a blob".into(),
                     limit,
                 });
             }
-            let digest = finish(hashing.hash);
-            if let Some(expected) = expected {
-                verify("a blob", expected, digest.clone())?;
+            match expected {
+                Some(expected) => verify("a blob", expected, digest.clone()),
+                None => Ok(()),
             }
-            hashing.inner.sync_all().doing("make a blob durable")?;
+        };
+        self.put(hold, fill, check)
+    }
+
+    /// Keeps what `fill` writes, and holds on to it. `check` sees what it is before it gets its
+    /// name, and may refuse it.
+    pub(crate) fn put(
+        &self,
+        hold: &mut Hold,
+        fill: impl FnOnce(&mut dyn Write) -> Result<()>,
+        check: impl FnOnce(&Digest, u64) -> Result<()>,
+    ) -> Result<(Digest, u64)> {
+        let new = self.layers.join("sha256").join(self.new_name("blob"));
+        let put = || {
+            let file = File::create_new(&new).doing("make a blob's file")?;
+            let mut hashing = Hashing::new(BufWriter::with_capacity(1 << 18, file));
+            fill(&mut hashing)?;
+            hashing.flush().doing("copy a blob")?;
+            let digest = finish(hashing.hash);
+            check(&digest, hashing.size)?;
+            let file = hashing.inner.into_inner();
+            let file = file.map_err(io::IntoInnerError::into_error);
+            let synced = file.and_then(|file| file.sync_all());
+            synced.doing("make a blob durable")?;
             hold.add([digest.clone()]);
             self.name_blob(&new, &digest)?;
             Ok((digest, hashing.size))

@@ -40,6 +40,7 @@ impl Inner {
                 .into_iter()
                 .map(|(kind, digest, size)| descriptor(kind, digest, size))
                 .collect(),
+            annotations: BTreeMap::new(),
         };
         let bytes = serde_json::to_vec(&manifest)
             .map_err(std::io::Error::from)

@@ -14,10 +14,10 @@ pub struct Image {
     digest: Digest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     index: Option<Digest>,
-    config_digest: Digest,
+    pub(crate) config_digest: Digest,
     config: ImageConfig,
     /// Lowest first.
-    layers: Vec<LayerRecord>,
+    pub(crate) layers: Vec<LayerRecord>,
     #[serde(skip)]
     unpacked: PathBuf,
 }

@@ -1,11 +1,12 @@
-//! Images against real files, real mounts and a real registry. They need root, mmdebstrap, `docker-registry`
-//! and `skopeo`; what is missing makes a test fail and is named.
+//! Images against real files, real mounts and a real registry. They need root, mmdebstrap,
+//! `docker-registry`, `skopeo` and `umoci`; what is missing makes a test fail and is named.
 #![expect(
     clippy::unwrap_used,
     reason = "a test fails where it did not expect to"
 )]
 
 mod archives;
+mod commit;
 mod debian;
 mod hostile;
 mod import;
@@ -13,4 +14,5 @@ mod kept;
 mod layout;
 mod overlay;
 mod pull;
+mod push;
 mod servers;

@@ -268,6 +268,20 @@ impl Layer {
     }
 }
 
+/// A writable overlay over layers, uppermost first; attached nowhere, and gone with its descriptor.
+pub(crate) fn writable(layers: &[PathBuf], upper: &Path, work: &Path) -> OwnedFd {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
+        .unwrap_or_else(|error| panic!("this test needs root and overlayfs: {error}"));
+    for layer in layers {
+        fsconfig_set_string(context.as_fd(), "lowerdir+", layer).unwrap();
+    }
+    fsconfig_set_string(context.as_fd(), "upperdir", upper).unwrap();
+    fsconfig_set_string(context.as_fd(), "workdir", work).unwrap();
+    fsconfig_create(context.as_fd()).unwrap();
+    let (flags, attributes) = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+    fsmount(context.as_fd(), flags, attributes).unwrap()
+}
+
 /// An overlay that is attached nowhere, and gone with its descriptor.
 fn overlay(layers: &[PathBuf], empty: &Path) -> OwnedFd {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)

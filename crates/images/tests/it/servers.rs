@@ -271,3 +271,102 @@ fn serve(
     stream.write_all(b"Connection: close\r\n\r\n")?;
     stream.write_all(&body)
 }
+
+/// What is done to one request.
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Pass,
+    /// The connection breaks after this much of the request has been passed on.
+    CutRequest(usize),
+    /// The request is passed on, and its answer lost.
+    CutAnswer,
+    /// Somebody else answers.
+    Answer(String),
+}
+
+/// Stands before a registry, sees each request, and meddles with some.
+pub(crate) struct Front {
+    pub(crate) address: String,
+    /// The first lines of the requests.
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Front {
+    /// `decide` gets the number of a request and its head.
+    pub(crate) fn start(
+        to: &str,
+        decide: impl Fn(usize, &str) -> What + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let to: SocketAddr = to.parse().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (log, decide) = (asked.clone(), Arc::new(decide));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (log, decide) = (log.clone(), decide.clone());
+                thread::spawn(move || front(stream?, to, &log, &*decide));
+            }
+        });
+        Self { address, asked }
+    }
+
+    /// How many requests began so.
+    pub(crate) fn count(&self, method: &str) -> usize {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|line| line.starts_with(method)).count()
+    }
+}
+
+fn front(
+    mut client: TcpStream,
+    to: SocketAddr,
+    log: &Mutex<Vec<String>>,
+    decide: &dyn Fn(usize, &str) -> What,
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        // What speaks TLS is no request: it is answered with what is none.
+        if client.read(&mut byte)? == 0 || (head.is_empty() && byte[0] == 0x16) {
+            return client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+        head.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&head).into_owned();
+    let number = {
+        let mut log = log.lock().unwrap();
+        log.push(text.lines().next().unwrap_or_default().to_owned());
+        log.len() - 1
+    };
+    let what = decide(number, &text);
+    let length = text.to_lowercase();
+    let length = length.split("content-length: ").nth(1).map_or(0, |rest| {
+        let digits = rest.split("\r\n").next().unwrap_or("0");
+        digits.parse().unwrap_or(0)
+    });
+    if let What::Answer(answer) = &what {
+        // All of the request first: a sender that is cut off does not hear an answer.
+        std::io::copy(&mut (&client).take(length), &mut std::io::sink())?;
+        return client.write_all(answer.as_bytes());
+    }
+    let mut server = TcpStream::connect(to)?;
+    server.write_all(&head)?;
+    let (mut from, mut up) = (client.try_clone()?, server.try_clone()?);
+    if let What::CutRequest(after) = what {
+        let passed = length.min(after as u64);
+        std::io::copy(&mut (&mut from).take(passed), &mut up)?;
+        // Long enough for the other side to have read it.
+        thread::sleep(std::time::Duration::from_millis(50));
+        server.shutdown(Shutdown::Both)?;
+        return client.shutdown(Shutdown::Both);
+    }
+    thread::spawn(move || std::io::copy(&mut from, &mut up));
+    if matches!(what, What::CutAnswer) {
+        let mut some = [0; 64];
+        let _ = server.read(&mut some)?;
+        return client.shutdown(Shutdown::Both);
+    }
+    std::io::copy(&mut server, &mut client)?;
+    client.shutdown(Shutdown::Both)
+}

@@ -4,7 +4,10 @@ use std::{fs, path::Path, process::Output};
 
 use tempfile::TempDir;
 
-use crate::server::{Server, dormouse};
+use crate::{
+    run::agent,
+    server::{FIVE, Server, dormouse},
+};
 
 fn image(home: &Path, arguments: &[&str]) -> Output {
     dormouse(home)
@@ -74,4 +77,84 @@ fn a_pull_that_fails_says_what_to_do() {
     let refused = image(home.path(), &["pull", "127.0.0.1:1/app:1"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("did not deliver"), "{said}");
+}
+
+#[test]
+fn an_image_is_written_to_files_and_read_again() {
+    let home = TempDir::new().unwrap();
+    saved(home.path());
+    out(&image(home.path(), &["import", "saved"]));
+    let listed = out(&image(home.path(), &["ls", "--json"]));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let digest = listed[0]["digest"].as_str().unwrap();
+    assert_eq!(listed[0]["name"], "docker.io/library/small:1");
+    for format in ["oci-archive", "oci", "docker-archive"] {
+        let path = format!("exported-{format}");
+        let export = ["export", "small:1", &path, "--format", format];
+        out(&image(home.path(), &export));
+        let twice = image(home.path(), &export);
+        assert!(!twice.status.success(), "nothing is overwritten");
+        let imported = out(&image(home.path(), &["import", &path]));
+        assert!(
+            imported.starts_with("docker.io/library/small:1 sha256:"),
+            "{imported}"
+        );
+        // What docker save writes has no manifest, and gets the same one each time.
+        assert!(imported.contains(digest), "{format}: {imported}");
+    }
+    let nowhere = image(home.path(), &["push", "small:1", "127.0.0.1:1/small:1"]);
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(said.contains("did not deliver"), "{said}");
+}
+
+#[test]
+fn an_image_that_a_record_asks_for_is_not_removed_and_the_record_is_named() {
+    let server = Server::start();
+    let template = FIVE.split("---").next().unwrap();
+    server.kubectl_with("apply -f -", template).ok();
+    let asked = template
+        .lines()
+        .find_map(|line| line.split_once("image:"))
+        .map(|(_, name)| name.trim().trim_matches('"').to_owned())
+        .unwrap();
+    let home = server.stop();
+    saved(home.path());
+    out(&image(home.path(), &["import", "saved", "--name", &asked]));
+    let refused = image(home.path(), &["rm", &asked]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success());
+    assert!(said.contains("used by SandboxTemplate "), "{said}");
+    out(&image(home.path(), &["import", "saved"]));
+    out(&image(home.path(), &["rm", "small:1"]));
+}
+
+#[test]
+fn a_server_says_what_would_go_and_why_the_rest_stays() {
+    agent();
+    let home = TempDir::new().unwrap();
+    saved(home.path());
+    out(&image(home.path(), &["import", "saved", "--name", "kept:1"]));
+    let lost = r#"{"architecture": "", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}"#;
+    let config = home.path().join("saved/config.json");
+    kit::durable::write_file(&config, lost.as_bytes(), 0o600).unwrap();
+    let imported = out(&image(home.path(), &["import", "saved", "--name", "lost:1"]));
+    let digest = imported.trim().rsplit(' ').next().unwrap();
+    out(&image(home.path(), &["rm", "lost:1"]));
+
+    let server = Server::start_with(home, &["--runtime", "local", "--gc-grace", "1h"]);
+    let told = server.run("gc --dry-run").ok();
+    let line = |digest: &str| told.lines().find(|line| line.contains(digest)).unwrap();
+    assert!(line(digest).contains("stays"), "{told}");
+    assert!(line(digest).contains("it goes in 3600 s"), "{told}");
+    assert!(told.contains("it is called docker.io/library/kept:1"), "{told}");
+
+    let server = Server::start_with(server.stop(), &["--runtime", "local", "--gc-grace", "0s"]);
+    let told = server.run("gc --dry-run").ok();
+    let line = |digest: &str| told.lines().find(|line| line.contains(digest)).unwrap();
+    assert!(line(digest).starts_with("goes"), "{told}");
+    server.run("gc").ok();
+    let told = server.run("gc --dry-run --json").ok();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["images"].as_array().map(Vec::len), Some(0), "{told}");
+    assert_eq!(told["kept"].as_object().map(serde_json::Map::len), Some(1));
 }

@@ -1,0 +1,44 @@
+//! Captured layers that go to a registry, as the pause policy says, and come back from it.
+
+use model::{
+    Digest, Name, Sandbox,
+    workload::{Captured, Publication, Published},
+};
+use runtime::RuntimeError;
+
+use crate::world::World;
+
+/// Brings a captured layer to where it should be kept besides this machine. Answers its image.
+pub(crate) async fn publish(
+    world: &World,
+    captured: &Captured,
+    to: Option<(&str, Option<&Name>)>,
+) -> Result<Option<Box<str>>, RuntimeError> {
+    let Some((registry, secret)) = to else {
+        return Ok(None);
+    };
+    let to = Publication {
+        registry: registry.into(),
+        secret: secret.cloned(),
+        parent: captured.parent.clone(),
+    };
+    let image = world.ports.runtime.publish(&captured.digest, &to).await?;
+    Ok(Some(image))
+}
+
+/// Where the layer of a sandbox that sleeps goes.
+pub(crate) fn target(sandbox: &Sandbox) -> Option<(&str, Option<&Name>)> {
+    let policy = sandbox.spec.pause_policy.as_ref()?;
+    let registry = policy.snapshot_registry.as_deref()?;
+    Some((registry, policy.snapshot_push_secret_name.as_ref()))
+}
+
+/// Where the layer that a sandbox goes on from can be had, should it not be here.
+pub(crate) fn published(sandbox: &Sandbox, from: Option<&Digest>) -> Option<Box<Published>> {
+    let status = &sandbox.status;
+    let image = status.snapshot_image.clone()?;
+    let policy = sandbox.spec.pause_policy.as_ref();
+    let secret = policy.and_then(|policy| policy.resume_image_pull_secret_name.clone());
+    (from.is_some() && from == status.snapshot.as_ref())
+        .then(|| Box::new(Published { image, secret }))
+}

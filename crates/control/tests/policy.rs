@@ -1,0 +1,163 @@
+//! Every field of a pause policy, from what a client sends to what the runtime is asked.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::{sync::Arc, time::Duration};
+
+use control::Builder;
+use kit::{Clock, Entropy, ManualClock, Tasks};
+use model::{
+    Digest, Metadata, Name, Namespace, Sandbox, SandboxId, Spec as _, StringMap, Timestamp, Uid,
+    kinds::{self, Minting},
+    lifecycle::Phase,
+    meta::Object,
+    sandbox::{DesiredState, NetworkPolicy, SandboxSpec},
+};
+use parking_lot::Mutex;
+use runtime::{
+    Arming, Booting, Captured, Facts, Fence, Observed, Publication, Published, Runtime,
+    RuntimeError, WorkloadSpec, fake::FakeRuntime,
+};
+use store::{StoreExt as _, memory::MemoryStore};
+use tokio::time::Instant;
+
+/// A runtime that remembers what it was asked.
+#[derive(Debug)]
+struct Recording {
+    inner: FakeRuntime,
+    published: Mutex<Vec<(Digest, Publication)>>,
+    created: Mutex<Vec<WorkloadSpec>>,
+}
+
+#[async_trait::async_trait]
+impl Runtime for Recording {
+    async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
+        self.inner.inspect(uid).await
+    }
+    async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
+        self.inner.list().await
+    }
+    async fn create(&self, fence: Fence, spec: &WorkloadSpec) -> Result<Facts, RuntimeError> {
+        self.created.lock().push(spec.clone());
+        self.inner.create(fence, spec).await
+    }
+    async fn boot(&self, fence: Fence) -> Result<Booting, RuntimeError> {
+        self.inner.boot(fence).await
+    }
+    async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
+        self.inner.arm(fence, arming).await
+    }
+    async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.freeze(fence).await
+    }
+    async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.thaw(fence).await
+    }
+    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
+        self.inner.swap_images(fence, images).await
+    }
+    async fn set_network(
+        &self,
+        fence: Fence,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), RuntimeError> {
+        self.inner.set_network(fence, policy).await
+    }
+    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+        self.inner.capture(fence).await
+    }
+    async fn publish(&self, layer: &Digest, to: &Publication) -> Result<Box<str>, RuntimeError> {
+        self.published.lock().push((layer.clone(), to.clone()));
+        self.inner.publish(layer, to).await
+    }
+    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.reset(fence).await
+    }
+    async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
+        self.inner.delete(fence).await
+    }
+}
+
+/// As the API takes it: unknown fields and rules that are broken are told.
+fn submitted(spec: &str) -> Sandbox {
+    let kind = kinds::ALL
+        .iter()
+        .find(|kind| kind.kind == SandboxSpec::KIND);
+    let team = Namespace::new("team").unwrap();
+    let metadata = Metadata::new(Some(team), Name::new("box").unwrap());
+    let minting = Minting {
+        now: Timestamp::from_micros(1),
+        sandbox_id: SandboxId::new("i1").unwrap(),
+    };
+    let checked = kind.unwrap().check_new(metadata, spec, &minting).unwrap();
+    assert!(checked.unknown.is_empty(), "{:?}", checked.unknown);
+    assert!(checked.problems.is_empty(), "{:?}", checked.problems);
+    Object::decode(checked.metadata, &checked.spec, &checked.status).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_field_of_a_pause_policy_reaches_the_runtime() {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::starting_at(1_000_000_000));
+    let entropy = Arc::new(Entropy::seeded(1));
+    let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
+    let tasks = Tasks::default();
+    let runtime = Arc::new(Recording {
+        inner: FakeRuntime::new(tasks.child()),
+        published: Mutex::default(),
+        created: Mutex::default(),
+    });
+    let deadline = || Instant::now() + Duration::from_secs(60);
+    let control = Builder::new(store.clone(), runtime.clone(), clock, entropy)
+        .start(&tasks, deadline())
+        .await
+        .unwrap();
+    let sandbox = submitted(
+        r#"{"images": {"main": "base"}, "owner": {"team": "team"}, "pausePolicy": {
+            "snapshotType": "Rootfs", "snapshotRegistry": "r.example/kept",
+            "snapshotPushSecretName": "push", "resumeImagePullSecretName": "pull",
+            "descendAfter": 5, "wakeFromFilesystem": true}}"#,
+    );
+    let sandbox = store.create_object(&sandbox).await.unwrap();
+    let becomes = async |phase: Phase| {
+        let is = move |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == phase);
+        let sandboxes = &control.caches().sandboxes;
+        let found = sandboxes.wait_for(&sandbox.key(), is, deadline()).await;
+        found.unwrap().unwrap()
+    };
+    let wants = async |state| {
+        let mut next: Sandbox = store.find(&sandbox.key()).await.unwrap().unwrap();
+        next.spec.desired_state = state;
+        store.update_spec(&next).await.unwrap();
+    };
+    becomes(Phase::Running).await;
+    wants(DesiredState::Paused).await;
+    let asleep = becomes(Phase::Paused).await;
+    let layer = asleep.status.snapshot.clone().unwrap();
+    let image = asleep.status.snapshot_image.clone().unwrap();
+    let expected = Publication {
+        registry: "r.example/kept".into(),
+        secret: Name::new("push").ok(),
+        parent: None,
+    };
+    assert_eq!(*runtime.published.lock(), [(layer.clone(), expected)]);
+    let policy = asleep.spec.pause_policy.as_ref().unwrap();
+    assert_eq!(policy.descend_after, Some(5), "a timer of the plan");
+    assert!(policy.wake_from_filesystem, "read by whoever wakes it");
+
+    wants(DesiredState::Running).await;
+    let awake = becomes(Phase::Running).await;
+    let created = runtime.created.lock().last().cloned().unwrap();
+    assert_eq!(created.from, Some(layer));
+    let published = Published {
+        image,
+        secret: Name::new("pull").ok(),
+    };
+    assert_eq!(created.published.as_deref(), Some(&published));
+    assert_eq!(
+        awake.status.snapshot_image, None,
+        "it goes on from its own files"
+    );
+}
