@@ -265,7 +265,7 @@ impl<S: OverTcp> Lane<S> {
             upgrade: None,
             socket_key: None,
         };
-        self.head.clear();
+        self.head = self.worker.take_head();
         if onward
             .write(&mut self.head, route, found.port, &sender)
             .is_err()
@@ -407,6 +407,7 @@ impl<S: OverTcp> Lane<S> {
 
     /// Gives back memory that waits for nothing.
     fn rest(&mut self) {
+        self.worker.put_head(std::mem::take(&mut self.head));
         if self.early.is_empty() && self.early.capacity() > 0 {
             self.early = Vec::new();
         }

@@ -36,9 +36,14 @@ pub(crate) async fn connection(
         tracing::debug!(%error, "connection ended");
         return;
     }
-    let Some(acceptor) = acceptor else {
-        return begin(worker, link, stream).await;
-    };
+    match acceptor {
+        None => begin(worker, link, stream).await,
+        // What encryption needs is not part of every connection.
+        Some(acceptor) => Box::pin(secured(worker, link, stream, acceptor)).await,
+    }
+}
+
+async fn secured(worker: Rc<Worker>, link: Rc<Link>, stream: TcpStream, acceptor: TlsAcceptor) {
     let shaken = {
         let mut shaking = std::pin::pin!(shake(stream, acceptor));
         poll_fn(|context| {

@@ -37,6 +37,9 @@ const TICK: Duration = Duration::from_secs(1);
 const SWEEP_TICKS: u32 = 60;
 /// How much is read at once.
 const SCRATCH_BYTES: usize = 64 << 10;
+/// How many buffers for heads are kept, and how large one may be.
+const MOST_HEADS: usize = 256;
+const MOST_HEAD_BYTES: usize = 16 << 10;
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -53,6 +56,8 @@ pub(crate) struct Worker {
     /// Where bytes are read to, and where what is made of them is written, within one turn.
     scratch: RefCell<Box<[u8]>>,
     out: RefCell<Vec<u8>>,
+    /// Buffers for heads that no connection needs now.
+    heads: RefCell<Vec<Vec<u8>>>,
     pub(crate) tasks: LocalTasks,
     links: RefCell<HashMap<u64, Rc<Link>>>,
     next_link: Cell<u64>,
@@ -120,6 +125,7 @@ impl Worker {
             http2,
             scratch: RefCell::new(vec![0; SCRATCH_BYTES].into()),
             out: RefCell::default(),
+            heads: RefCell::default(),
             tasks,
             links: RefCell::default(),
             next_link: Cell::new(0),
@@ -172,6 +178,20 @@ impl Worker {
     /// Memory to write into, likewise.
     pub(crate) fn out(&self) -> RefMut<'_, Vec<u8>> {
         self.out.borrow_mut()
+    }
+
+    /// An empty buffer for a head.
+    pub(crate) fn take_head(&self) -> Vec<u8> {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes it back.
+    pub(crate) fn put_head(&self, mut head: Vec<u8>) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < MOST_HEADS && head.capacity() <= MOST_HEAD_BYTES {
+            head.clear();
+            heads.push(head);
+        }
     }
 
     /// Keeps a connection for the next request.
