@@ -245,12 +245,58 @@ impl Checker {
             return;
         }
         for container in &snapshot.status.containers {
-            if !self.runtime.has_layer(&container.digest) {
+            let Some(traces) = self.runtime.traces_in(&container.digest) else {
                 state.broken(
                     "no acknowledged snapshot lost",
                     format!("{} is ready without {}", record.key(), container.digest),
                 );
+                continue;
+            };
+            let (Some(source), Some(asked)) = (&snapshot.status.source, &snapshot.spec.sandbox_id)
+            else {
+                continue;
+            };
+            let delivery = state.deliveries.get(asked);
+            let is_another =
+                delivery.is_none_or(|d| (d.uid, d.epoch) != (source.uid, source.epoch));
+            // What its own sandbox started from is in there too.
+            let before = state.sandboxes.values().find(|s| s.uid() == source.uid);
+            let known = before.is_some();
+            let before = before.map(|s| self.inherited(s)).unwrap_or_default();
+            let foreign = traces
+                .iter()
+                .any(|e| *e != source.epoch && !before.contains(e));
+            if is_another || (known && foreign) {
+                state.broken(
+                    "a snapshot holds what it was asked for",
+                    format!("{}: {traces:?} of {source:?}", record.key()),
+                );
             }
+        }
+    }
+
+    /// The deliveries whose traces a sandbox has from the snapshot it started from.
+    fn inherited(&self, sandbox: &Sandbox) -> Vec<Epoch> {
+        let origin = sandbox.status.origin.as_ref();
+        let traces = origin.and_then(|origin| self.runtime.traces_in(&origin.layer));
+        traces.unwrap_or_default()
+    }
+
+    /// A child that has started holds what its snapshot does.
+    fn child(&self, state: &mut State, before: &Sandbox, after: &Sandbox) {
+        let truth = self.runtime.truth();
+        let (Some(origin), Some(inside)) = (&after.status.origin, truth.get(&after.uid())) else {
+            return;
+        };
+        let started =
+            before.status.phase == Phase::Starting && after.status.phase == Phase::Running;
+        let held = |epoch: &Epoch| inside.traces.contains(epoch);
+        let whole = self.inherited(after).iter().all(held);
+        if started && (inside.facts.layer.as_ref() != Some(&origin.layer) || !whole) {
+            state.broken(
+                "a child holds its snapshot's content",
+                format!("{}: {inside:?} of {origin:?}", after.key()),
+            );
         }
     }
 
@@ -276,6 +322,7 @@ impl Checker {
             state.steps(before, &sandbox, author);
             state.intents(before, &sandbox, author, now);
             self.facts(state, before, &sandbox);
+            self.child(state, before, &sandbox);
         }
         if removed {
             state.buries(&sandbox, now);
@@ -299,10 +346,11 @@ impl Checker {
         let became = |phase| after.status.phase == phase && before.status.phase != phase;
         if became(Phase::Running) && !after.metadata.is_deleting() {
             // A workload may be lost or frozen by a snapshot at any moment, but not be another's.
+            let inherited = self.inherited(after);
             let foreign = inside.map(|i| {
                 i.traces
                     .iter()
-                    .filter(|e| **e != after.status.armed_epoch)
+                    .filter(|e| **e != after.status.armed_epoch && !inherited.contains(e))
                     .count()
             });
             if foreign.is_some_and(|n| n > 0) {

@@ -46,6 +46,12 @@ pub enum Act {
     Kill,
     /// Take a snapshot.
     Snapshot,
+    /// Take one, and make sandboxes that start from it without waiting for it.
+    Fork,
+    /// Make a sandbox that starts from a snapshot there is.
+    CreateFrom,
+    /// Delete a snapshot.
+    Forget,
     /// Change a pool's size.
     Resize,
     /// Change the template.
@@ -58,7 +64,7 @@ impl Act {
     /// Drawn so that sandboxes live long enough for something to happen to them.
     #[must_use]
     pub fn draw(entropy: &Entropy) -> Self {
-        const WHEEL: [Act; 29] = [
+        const WHEEL: [Act; 33] = [
             Act::Create,
             Act::Create,
             Act::Create,
@@ -86,6 +92,10 @@ impl Act {
             Act::Kill,
             Act::Snapshot,
             Act::Snapshot,
+            Act::Fork,
+            Act::CreateFrom,
+            Act::CreateFrom,
+            Act::Forget,
             Act::Resize,
             Act::TogglePool,
         ];
@@ -187,7 +197,14 @@ impl Client {
                     .await
             }
             Act::Kill => self.kill().await,
-            Act::Snapshot => self.snapshot(number).await,
+            Act::Snapshot => self.snapshot(number).await.map(drop),
+            Act::Fork => self.fork(number).await,
+            Act::CreateFrom => self.create_from(number).await,
+            Act::Forget => match self.some_snapshot().await {
+                Ok(Some(snapshot)) => self.store.delete_object(&snapshot).await.map(drop),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            },
             Act::Resize => self.resize().await,
             Act::Retemplate => self.retemplate(number).await,
             Act::TogglePool => self.toggle_pool().await,
@@ -360,19 +377,52 @@ impl Client {
         }
     }
 
-    async fn snapshot(&self, number: usize) -> Result<(), StoreError> {
+    async fn snapshot(&self, number: usize) -> Result<Option<SandboxSnapshot>, StoreError> {
         let Some(sandbox) = self.some_owned() else {
-            return Ok(());
+            return Ok(None);
         };
+        let expires = self.entropy.chance(0.2);
         let spec = SnapshotSpec {
             sandbox_id: sandbox.spec.sandbox_id.clone(),
+            expire_after_seconds: expires.then(|| 1 + self.entropy.below(120) as u32),
             ..SnapshotSpec::of(sandbox.metadata.name.clone())
         };
         let meta = Metadata::new(Some(team()), name(format!("snap-{number}")));
-        self.store
-            .create_object(&SandboxSnapshot::new(meta, spec))
-            .await
-            .map(drop)
+        let wanted = SandboxSnapshot::new(meta, spec);
+        self.store.create_object(&wanted).await.map(Some)
+    }
+
+    async fn fork(&self, number: usize) -> Result<(), StoreError> {
+        let Some(snapshot) = self.snapshot(number).await? else {
+            return Ok(());
+        };
+        for child in 0..2 {
+            let child = self.child(number + child, &snapshot);
+            self.store.create_object(&child).await?;
+        }
+        Ok(())
+    }
+
+    async fn create_from(&self, number: usize) -> Result<(), StoreError> {
+        let Some(snapshot) = self.some_snapshot().await? else {
+            return Ok(());
+        };
+        let child = self.child(number, &snapshot);
+        self.store.create_object(&child).await.map(drop)
+    }
+
+    fn child(&self, number: usize, snapshot: &SandboxSnapshot) -> Sandbox {
+        let mut child = self.sandbox(number);
+        child.spec.template = None;
+        child.spec.snapshot = Some(snapshot.metadata.name.clone());
+        child
+    }
+
+    async fn some_snapshot(&self) -> Result<Option<SandboxSnapshot>, StoreError> {
+        let query = Query::kind(<SnapshotSpec as model::Spec>::KIND);
+        let (all, _) = self.store.list_objects::<SnapshotSpec>(&query).await?;
+        let at = self.entropy.below(all.len());
+        Ok(all.into_iter().nth(at))
     }
 
     async fn some_pool(&self) -> Result<Option<SandboxPool>, StoreError> {

@@ -42,8 +42,7 @@ pub fn unrest(store: &MemoryStore, runtime: &FakeRuntime, gateways: &[Gateway]) 
         if !matches!(
             snapshot.status.phase,
             SnapshotPhase::Ready | SnapshotPhase::Failed
-        ) && waits_for_nobody(snapshot, &sandboxes)
-        {
+        ) {
             found.broken(
                 "every operation ends",
                 format!("{} is {:?}", snapshot.key(), snapshot.status),
@@ -52,15 +51,6 @@ pub fn unrest(store: &MemoryStore, runtime: &FakeRuntime, gateways: &[Gateway]) 
     }
     gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
     found.0
-}
-
-fn waits_for_nobody(snapshot: &SandboxSnapshot, sandboxes: &[Sandbox]) -> bool {
-    let source = sandboxes.iter().find(|s| {
-        s.metadata.name == snapshot.spec.sandbox
-            && s.metadata.namespace == snapshot.metadata.namespace
-    });
-    // An idle member has nothing of anybody's to capture; the snapshot waits for its next owner.
-    source.is_none_or(|s| s.status.phase != Phase::Idle)
 }
 
 #[derive(Default)]
@@ -120,8 +110,14 @@ impl Found {
                 format!("{key}: {:?}, {inside:?}", sandbox.spec.network),
             );
         }
-        let foreign =
-            inside.is_some_and(|i| i.traces.iter().any(|e| !owned || *e != sandbox.spec.epoch));
+        let origin = sandbox.status.origin.as_ref();
+        let inherited = origin.and_then(|origin| runtime.traces_in(&origin.layer));
+        let inherited = inherited.unwrap_or_default();
+        let is_foreign = |e: &model::Epoch| !owned || *e != sandbox.spec.epoch;
+        let foreign = inside.is_some_and(|i| {
+            let mut traces = i.traces.iter();
+            traces.any(|e| is_foreign(e) && !inherited.contains(e))
+        });
         if foreign {
             self.broken(
                 "nothing of the last owner reaches the next",
