@@ -349,6 +349,9 @@ pub struct SandboxStatus {
     /// The images it runs, by container.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub images: StringMap,
+    /// How often this delivery slept and woke.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sleeps: Sleeps,
     /// The layer it resumes from, where it sleeps without a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Digest>,
@@ -372,6 +375,22 @@ impl SandboxStatus {
             .iter()
             .chain(first.map(|origin| &origin.layer))
     }
+}
+
+/// How often a sandbox slept and woke. Written with the change of its phase, never by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Sleeps {
+    /// How often it fell asleep.
+    pub slept: u32,
+    /// How often it woke.
+    pub woken: u32,
+    /// When it last woke.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_woken_at: Option<Timestamp>,
+    /// From which rung.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_woken_from: Option<SnapshotType>,
 }
 
 /// How a sandbox's ports are reached.

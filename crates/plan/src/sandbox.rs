@@ -21,7 +21,7 @@ use model::{
     pool::RecyclePolicy,
     sandbox::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
-        SandboxStatus, SnapshotType, StopCause, StopReason, Stopped,
+        SandboxStatus, Sleeps, SnapshotType, StopCause, StopReason, Stopped,
     },
     workload::{Facts, Observed, WorkloadState},
 };
@@ -463,6 +463,7 @@ fn release(view: View<'_>) -> Plan<Step> {
             clean.started_at = None;
             clean.paused_at = None;
             clean.last_active_at = None;
+            clean.sleeps = Sleeps::default();
             let note = note(
                 Severity::Normal,
                 "Recycled",
@@ -576,6 +577,15 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
         | Phase::Unknown => OperationKind::Start,
     };
     let mut status = settle(view, Phase::Running, Some(kind));
+    if kind == OperationKind::Resume {
+        let from = match status.snapshot {
+            Some(_) => SnapshotType::Rootfs,
+            None => SnapshotType::Freeze,
+        };
+        status.sleeps.woken = status.sleeps.woken.saturating_add(1);
+        status.sleeps.last_woken_at = Some(view.now);
+        status.sleeps.last_woken_from = Some(from);
+    }
     status.started_at.get_or_insert(view.now);
     status.last_active_at = status.last_active_at.max(Some(view.now));
     status.address = Some(facts.address.clone());
@@ -670,6 +680,10 @@ fn pausing(view: View<'_>) -> Plan<Step> {
 #[must_use]
 pub fn asleep(view: View<'_>, layer: Option<Digest>) -> Plan<Step> {
     let mut status = settle(view, Phase::Paused, Some(OperationKind::Pause));
+    // Descending a rung is no other sleep.
+    if view.sandbox.status.phase != Phase::Paused {
+        status.sleeps.slept = status.sleeps.slept.saturating_add(1);
+    }
     status.paused_at.get_or_insert(view.now);
     status.snapshot = layer;
     let how = if status.snapshot.is_some() {

@@ -221,6 +221,14 @@ impl FakeRuntime {
         self.inner.world.lock().layers.get(digest).cloned()
     }
 
+    /// What a workload is now, whatever the faults; nothing if it is not whole.
+    #[must_use]
+    pub fn facts(&self, uid: Uid) -> Option<Facts> {
+        let world = self.inner.world.lock();
+        let whole = world.workloads.get(&uid).filter(|w| !w.partial)?;
+        Some(whole.facts.clone())
+    }
+
     /// Whether a captured layer is there.
     #[must_use]
     pub fn has_layer(&self, digest: &Digest) -> bool {

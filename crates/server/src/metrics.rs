@@ -11,6 +11,7 @@ use e2b::{BOUNDS, Ending};
 use gateway::metrics::{BUCKETS, Outcome, Waited, bound};
 use http::header::CONTENT_TYPE;
 use model::lifecycle::Phase;
+use wake::stats::{Rung, Whom};
 
 /// Where the numbers come from.
 #[derive(Clone, Debug)]
@@ -45,9 +46,38 @@ fn render(sources: &Sources) -> String {
     let name = "dormouse_wake_parked_requests";
     page.family(name, "gauge", "Requests that wait for a sandbox to wake");
     page.line(name, &[], sources.flights.parked());
+    wake_lines(&mut page, sources.flights.stats());
     gateway_lines(&mut page, &sources.gateway.snapshot());
     api_lines(&mut page, &sources.api.stats());
     page.0
+}
+
+fn wake_lines(page: &mut Page, seen: &wake::stats::Stats) {
+    let name = "dormouse_wake_flights_total";
+    page.family(name, "counter", "Attempts to wake a sandbox for traffic");
+    page.line(name, &[], seen.flights());
+    let name = "dormouse_wake_requests_total";
+    page.family(
+        name,
+        "counter",
+        "Requests that came to a sleeping sandbox by how their wait ended",
+    );
+    for ending in wake::stats::Ending::ALL {
+        page.line(name, &[("ending", ending.label())], seen.ended(ending));
+    }
+    let name = "dormouse_wake_wait_seconds";
+    let help =
+        "How long sandboxes took to wake for traffic, by the rung they slept on and for whom";
+    page.family(name, "histogram", help);
+    for rung in Rung::ALL {
+        for whom in Whom::ALL {
+            let times = seen.waited(rung, whom);
+            let bounds = (0..wake::stats::BUCKETS).map(wake::stats::bound);
+            let buckets = bounds.zip(times.buckets);
+            let labels = [("rung", rung.label()), ("for", whom.label())];
+            page.histogram(name, &labels, buckets, Duration::from_micros(times.micros));
+        }
+    }
 }
 
 fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) {

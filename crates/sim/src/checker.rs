@@ -5,6 +5,7 @@
 //! never be seen, and of what must be so once it is quiet ([`rest`]).
 
 pub mod rest;
+pub mod traffic;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -67,6 +68,7 @@ struct State {
     /// Each deadline, when it is over by elapsed time, and when it was written.
     deadlines: BTreeMap<Key, (Timestamp, Duration, Duration)>,
     gateways: BTreeMap<usize, Life>,
+    traffic: traffic::Traffic,
     /// The last jump of the wall clock.
     jumped: Option<Duration>,
     /// Until when control may not have seen what was written; for ever while watches lag.
@@ -321,6 +323,9 @@ impl Checker {
         if let Some(before) = &before {
             state.steps(before, &sandbox, author);
             state.intents(before, &sandbox, author, now);
+            if author == Role::Waker {
+                state.wakes(before, &sandbox);
+            }
             self.facts(state, before, &sandbox);
             self.child(state, before, &sandbox);
         }
@@ -412,7 +417,6 @@ impl State {
     }
 
     fn note(&mut self, record: &Record, removed: bool, author: Role, now: Duration) {
-        const KEPT: usize = 4000;
         let line = format!(
             "{:>10.3} {author:?} {}{} {} {} {}",
             now.as_secs_f64(),
@@ -423,6 +427,16 @@ impl State {
             record.status
         );
         self.changes += 1;
+        self.write_down(line);
+    }
+
+    /// Something that is no change of the store.
+    fn note_line(&mut self, line: &str) {
+        self.write_down(format!("           {line}"));
+    }
+
+    fn write_down(&mut self, line: String) {
+        const KEPT: usize = 4000;
         for byte in line.bytes() {
             self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -506,6 +520,14 @@ impl State {
                 "claimed is never deleted by scaling, nor early",
                 format!("{key} by control, {:?}", before.spec.timeouts),
             );
+        }
+        let sleeps = (before.spec.desired_state, after.spec.desired_state)
+            == (DesiredState::Running, DesiredState::Paused);
+        let released = before.spec.owner.is_some() && after.spec.owner.is_none();
+        let ends = newly_deleting && before.spec.owner.is_some();
+        let caused = over || misled || failed || self.restarted.contains(&after.uid());
+        if (sleeps || released || ends) && !caused {
+            self.idles(before, now);
         }
         match (before.spec.desired_state, after.spec.desired_state) {
             (DesiredState::Paused, DesiredState::Running)

@@ -194,7 +194,7 @@ impl Client {
                 self.ask(Request::Release { expected: None }, |s| {
                     *s = released(s, Ending::by_owner(self.now()));
                 })
-                    .await
+                .await
             }
             Act::Kill => self.kill().await,
             Act::Snapshot => self.snapshot(number).await.map(drop),
@@ -232,8 +232,8 @@ impl Client {
         let on_timeout = [OnTimeout::Kill, OnTimeout::Pause][self.entropy.below(2)];
         let idle = self
             .entropy
-            .chance(0.2)
-            .then(|| 5 + self.entropy.below(120) as u32);
+            .chance(0.3)
+            .then(|| 3 + self.entropy.below(60) as u32);
         let idle_action =
             [IdleAction::Pause, IdleAction::Kill, IdleAction::Release][self.entropy.below(3)];
         Timeouts {
@@ -262,6 +262,7 @@ impl Client {
         let policy = PausePolicy {
             snapshot_type,
             descend_after: descend,
+            wake_from_filesystem: self.entropy.chance(0.7),
             ..PausePolicy::default()
         };
         let spec = SandboxSpec {
@@ -276,6 +277,7 @@ impl Client {
             sandbox_id: Some(SandboxId::from_random(self.entropy.u128())),
             epoch: model::Epoch(1),
             claimed_at: Some(self.now()),
+            wake_on_traffic: self.entropy.chance(0.8),
             ..SandboxSpec::default()
         };
         // A small set of names, so that namesakes come after one another.

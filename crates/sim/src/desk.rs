@@ -10,6 +10,8 @@ use store::{
     Change, Deletion, Draft, Half, Listing, Precondition, Query, Record, Scope, Store, StoreError,
     Watch, WatchEvent, memory::MemoryStore,
 };
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::plant::Plant;
 
@@ -20,6 +22,8 @@ pub enum Role {
     Control,
     /// Somebody outside.
     Client,
+    /// What wakes sandboxes for a gateway: what it reads is as new as what it can write.
+    Waker,
     /// A gateway: it only reads, and never stale: a table that starts from an old list knows no
     /// better, and is not what is tested here.
     Gateway,
@@ -57,11 +61,43 @@ pub struct Desk {
     pub entropy: Arc<Entropy>,
     /// A defect on purpose.
     pub plant: Option<Plant>,
+    /// Over with who sits here: nothing is done for it any more.
+    pub dead: CancellationToken,
+    /// Until when it hears nothing of what it watches.
+    pub deaf: Deaf,
+}
+
+/// Until when a watcher hears nothing. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Deaf(Arc<Mutex<Option<Instant>>>);
+
+impl Deaf {
+    /// From now on, for so long.
+    pub fn begin(&self, long: Duration) {
+        *self.0.lock() = Some(Instant::now() + long);
+    }
+
+    async fn pass(&self) {
+        while let Some(until) = self.until() {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    fn until(&self) -> Option<Instant> {
+        self.0.lock().filter(|until| *until > Instant::now())
+    }
 }
 
 impl Desk {
     /// A call takes between nothing and a few milliseconds: others act in between.
     async fn moment(&self) {
+        self.pass_time().await;
+        if self.dead.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn pass_time(&self) {
         let micros = match self.entropy.below(10) {
             0..5 => return,
             5..9 => self.entropy.below(500),
@@ -137,8 +173,27 @@ impl Store for Desk {
                 watch,
                 entropy: Arc::clone(&self.entropy),
             })),
-            Some(_) | None => Ok(watch),
+            Some(_) | None => Ok(Box::new(Late {
+                watch,
+                deaf: self.deaf.clone(),
+            })),
         }
+    }
+}
+
+/// A watch of somebody who can be deaf.
+#[derive(Debug)]
+struct Late {
+    watch: Box<dyn Watch>,
+    deaf: Deaf,
+}
+
+#[async_trait]
+impl Watch for Late {
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
+        let event = self.watch.next().await;
+        self.deaf.pass().await;
+        event
     }
 }
 

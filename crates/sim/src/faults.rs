@@ -54,7 +54,7 @@ impl Weather {
         let reader = author.clone();
         store.faults().on_read(move || match reader.get() {
             Role::Control | Role::Client if draw.chance(self.stale) => draw.below(20),
-            Role::Control | Role::Client | Role::Gateway => 0,
+            Role::Control | Role::Client | Role::Gateway | Role::Waker => 0,
         });
         let draw = Arc::clone(entropy);
         runtime.on_call(move |call, _| self.strike(call, &draw));

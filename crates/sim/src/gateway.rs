@@ -1,41 +1,79 @@
-//! A gateway's route table: fed by its own watch of the store, and by a peer whose messages come
-//! late, twice and out of order.
+//! A gateway: its route table, fed by its own watch of the store and by a peer whose messages come
+//! late, twice and out of order; its record of use; its flights.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use cache::RouteFeed;
+use cache::{RouteFeed, RoutingCache, Watched};
 use kit::{Clock, Entropy, Tasks};
-use model::{SandboxId, Version};
+use model::{
+    Key, SandboxId, Spec as _, Timestamp, Version,
+    sandbox::{DesiredState, SandboxSpec},
+};
 use parking_lot::Mutex;
 use routes::{Message, Route, Table, Writer};
-use store::Store;
+use store::{Store, StoreExt as _};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use wake::Flights;
 
-use crate::{checker::Checker, plant::Plant};
+use crate::{checker::Checker, desk::Deaf, plant::Plant};
+
+/// How long a request waits for its sandbox to wake.
+pub const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One gateway.
 #[derive(Debug)]
 pub struct Gateway {
     /// Which.
     pub name: usize,
-    table: Arc<Table>,
+    /// Where sandboxes are.
+    pub table: Arc<Table>,
+    /// How far that has come.
+    pub watched: Watched,
+    /// Who is in use.
+    pub activity: gateway::Activity,
+    /// How they are woken, once it has its own picture of them.
+    pub flights: Arc<OnceLock<Flights>>,
+    /// Over with its life.
+    pub dead: CancellationToken,
+    /// Makes it hear late.
+    pub deaf: Deaf,
     clock: Arc<dyn Clock>,
-    plant: Option<Plant>,
+    store: Arc<dyn Store>,
+    /// A defect on purpose.
+    pub plant: Option<Plant>,
     tasks: Tasks,
     /// Everything this gateway learned from its own watch, for its peers.
     pub outbox: Arc<Mutex<Vec<Message>>>,
 }
 
+/// What a gateway needs.
+#[derive(Debug)]
+pub struct Needs {
+    /// The store as it reads it.
+    pub store: Arc<dyn Store>,
+    /// The store as its flights use it.
+    pub waking: Arc<dyn Store>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<Entropy>,
+    /// A defect on purpose.
+    pub plant: Option<Plant>,
+    /// Over with its life: its stores do nothing for it any more.
+    pub dead: CancellationToken,
+    /// Makes it hear late.
+    pub deaf: Deaf,
+}
+
 impl Gateway {
     /// Starts with an empty table and follows the store.
     #[must_use]
-    pub fn start(
-        name: usize,
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<Entropy>,
-        plant: Option<Plant>,
-        tasks: &Tasks,
-    ) -> Self {
+    pub fn start(name: usize, needs: Needs, tasks: &Tasks) -> Self {
         let tasks = tasks.child();
         // Short enough that tombstones are really collected within a run.
         let limits = routes::Limits {
@@ -43,35 +81,93 @@ impl Gateway {
             ..routes::Limits::default()
         };
         let table = Arc::new(Table::new(limits));
-        let outbox = Arc::default();
-        let feed = RouteFeed {
-            store,
-            table: Arc::clone(&table),
-            clock: Arc::clone(&clock),
-            entropy,
-            watched: cache::Watched::default(),
+        let activity = gateway::Activity::new(Arc::clone(&needs.clock));
+        table.listen(Arc::new(activity.clone()));
+        let gateway = Self {
+            name,
+            table,
+            watched: Watched::default(),
+            activity,
+            flights: Arc::default(),
+            dead: needs.dead.clone(),
+            deaf: needs.deaf.clone(),
+            clock: Arc::clone(&needs.clock),
+            store: Arc::clone(&needs.waking),
+            plant: needs.plant,
+            tasks,
+            outbox: Arc::default(),
         };
-        let heard = Arc::<Mutex<Vec<Message>>>::clone(&outbox);
-        let stop = tasks.stopping().clone();
-        tasks.spawn(async move {
+        gateway.follow(&needs);
+        gateway.prepare(needs);
+        gateway
+    }
+
+    fn follow(&self, needs: &Needs) {
+        let feed = RouteFeed {
+            store: Arc::clone(&needs.store),
+            table: Arc::clone(&self.table),
+            clock: Arc::clone(&self.clock),
+            entropy: Arc::clone(&needs.entropy),
+            watched: self.watched.clone(),
+        };
+        let heard = Arc::clone(&self.outbox);
+        let stop = self.tasks.stopping().clone();
+        self.tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = feed.follow(|message| heard.lock().push(message.clone())) => {}
             }
         });
-        Self {
-            name,
-            table,
-            clock,
-            plant,
-            tasks,
-            outbox,
+    }
+
+    fn prepare(&self, needs: Needs) {
+        let (flights, tasks) = (Arc::clone(&self.flights), self.tasks.clone());
+        let stop = self.tasks.stopping().clone();
+        self.tasks.spawn(async move {
+            let start = async {
+                loop {
+                    let options = cache::Options::new(Arc::clone(&needs.entropy));
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    let store = Arc::clone(&needs.store);
+                    if let Ok(cache) = RoutingCache::start(store, options, deadline, &tasks).await {
+                        return cache;
+                    }
+                }
+            };
+            let cache = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                cache = start => cache,
+            };
+            let options = wake::Options {
+                timeout: WAKE_TIMEOUT,
+                max_concurrent: 3,
+                ..wake::Options::default()
+            };
+            let made = Flights::new(needs.waking, cache, needs.clock, tasks.child(), options);
+            let _ = flights.set(made);
+        });
+    }
+
+    /// The defect of a wake that looks at nothing and joins nobody.
+    pub async fn write_resume(&self, route: &Route) {
+        let key = Key {
+            kind: SandboxSpec::KIND,
+            namespace: Some(route.namespace.clone()),
+            name: route.name.clone(),
+        };
+        if let Ok(Some(mut sandbox)) = self.store.find::<SandboxSpec>(&key).await {
+            sandbox.spec.desired_state = DesiredState::Running;
+            let end = self.clock.wall_micros() + 300_000_000;
+            sandbox.spec.timeouts.end_at = Some(Timestamp::from_micros(end));
+            let _ = self.store.update_spec(&sandbox).await;
         }
     }
 
     /// Ends it where it is.
     pub fn crash(&self) {
+        self.dead.cancel();
         self.tasks.stopping().cancel();
     }
 

@@ -5,6 +5,7 @@
 //!  clients ─┐                        ┌─ control (crashes, restarts)
 //!           ├─▶ desk ─▶ memory store ┤
 //!  checker ◀┘    (who, when)         └─ gateways: cache ─▶ route table ◀─ peer messages
+//!                                         requests ─▶ gate ─▶ flights ─▶ inside
 //! ```
 //!
 //! A run has two halves. In the *storm* clients ask for things at random while everything that can
@@ -23,7 +24,8 @@
 //! | [`world`] | one run: storm, quiet, verdict |
 //! | [`desk`] | the store as one role sees it: delays, attribution |
 //! | [`clients`] | what clients ask for |
-//! | [`gateway`] | a gateway's route table, fed by its cache and by peers |
+//! | [`gateway`] | a gateway: its route table, fed by its cache and by peers, its use, its flights |
+//! | [`traffic`] | requests, and what is inside |
 //! | [`faults`] | what goes wrong, drawn from the seed |
 //! | [`checker`] | the promises |
 //! | [`plant`] | defects on purpose |
@@ -34,6 +36,7 @@ pub mod desk;
 pub mod faults;
 pub mod gateway;
 pub mod plant;
+pub mod traffic;
 pub mod world;
 
 pub use checker::Violation;

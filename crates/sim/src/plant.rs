@@ -34,11 +34,21 @@ pub enum Plant {
     BlindRoutes,
     /// A gateway restarts without taking a full snapshot first.
     EmptyTable,
+    /// A request stays with a sandbox that falls asleep under it.
+    NoWatch,
+    /// Every request that finds its sandbox asleep writes a resume of its own.
+    EagerWake,
+    /// Who comes while a sandbox falls asleep is sent away.
+    LostWake,
+    /// Use counts when it begins and ends, not while it lasts.
+    ForgetfulUse,
+    /// Traffic wakes sandboxes that did not opt in.
+    UninvitedWake,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -49,6 +59,11 @@ impl Plant {
         Self::WallClock,
         Self::BlindRoutes,
         Self::EmptyTable,
+        Self::NoWatch,
+        Self::EagerWake,
+        Self::LostWake,
+        Self::ForgetfulUse,
+        Self::UninvitedWake,
     ];
 }
 

@@ -5,19 +5,22 @@ use std::{sync::Arc, time::Duration};
 use cache::{Cache, SandboxCache};
 use control::{Builder, Control, Options};
 use kit::{Backoff, Clock, Entropy, ManualClock, Tasks};
+use model::SandboxId;
 use parking_lot::Mutex;
 use routes::Message;
 use runtime::fake::FakeRuntime;
 use store::{Store, memory::MemoryStore};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     checker::{Checker, Violation, rest},
     clients::{Act, Client},
-    desk::{Author, Desk, Role},
+    desk::{Author, Deaf, Desk, Role},
     faults::Weather,
-    gateway::Gateway,
+    gateway::{Gateway, Needs},
     plant::{JumpingClock, Plant, PlantedRuntime},
+    traffic::{self, Around, Fronts},
 };
 
 /// How much happens in a run.
@@ -78,7 +81,10 @@ struct World {
     plant: Option<Plant>,
     tasks: Tasks,
     control: Option<Control>,
-    gateways: Vec<Gateway>,
+    fronts: Fronts,
+    requests: usize,
+    /// Ids that were there once.
+    former: Vec<SandboxId>,
     /// Everything gateways ever told each other: any of it can arrive again.
     gossip: Arc<Mutex<Vec<Message>>>,
     client: Client,
@@ -106,6 +112,8 @@ impl World {
             author: author.clone(),
             entropy: Arc::clone(&entropy),
             plant: plant.filter(|p| *p == Plant::BlindWrites),
+            dead: CancellationToken::new(),
+            deaf: Deaf::default(),
         };
         let desk: Arc<dyn Store> = Arc::new(desk);
         let sandboxes = client_cache(&desk, &entropy, &tasks).await;
@@ -127,40 +135,53 @@ impl World {
             plant,
             tasks,
             control: None,
-            gateways: Vec::new(),
+            fronts: Fronts {
+                plant,
+                ..Fronts::default()
+            },
+            requests: 0,
+            former: Vec::new(),
             gossip: Arc::default(),
             client,
             unrest: Vec::new(),
         };
         for name in 0..2 {
             let gateway = world.new_gateway(name);
-            world.gateways.push(gateway);
+            world.fronts.gateways.lock().push(gateway);
         }
         world.start_control().await;
         world
     }
 
-    fn desk(&self, role: Role) -> Arc<dyn Store> {
+    fn desk(&self, role: Role, dead: &CancellationToken, deaf: &Deaf) -> Arc<dyn Store> {
         Arc::new(Desk {
             role,
             store: Arc::clone(&self.store),
             author: self.author.clone(),
             entropy: Arc::clone(&self.entropy),
             plant: self.plant.filter(|_| role == Role::Control),
+            dead: dead.clone(),
+            deaf: deaf.clone(),
         })
     }
 
-    fn new_gateway(&self, name: usize) -> Gateway {
+    fn new_gateway(&self, name: usize) -> Arc<Gateway> {
         self.checker.gateway_started(name);
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        Gateway::start(
-            name,
-            self.desk(Role::Gateway),
-            clock,
-            Arc::clone(&self.entropy),
-            self.plant,
-            &self.tasks,
-        )
+        let (dead, deaf) = (CancellationToken::new(), Deaf::default());
+        let needs = Needs {
+            store: self.desk(Role::Gateway, &dead, &deaf),
+            waking: self.desk(Role::Waker, &dead, &deaf),
+            clock: self.clock.clone(),
+            entropy: Arc::clone(&self.entropy),
+            plant: self.plant,
+            dead,
+            deaf,
+        };
+        Arc::new(Gateway::start(name, needs, &self.tasks))
+    }
+
+    fn gateways(&self) -> Vec<Arc<Gateway>> {
+        self.fronts.gateways.lock().clone()
     }
 
     async fn start_control(&mut self) {
@@ -191,14 +212,18 @@ impl World {
             ..Options::default()
         };
         let builder = Builder::new(
-            self.desk(Role::Control),
+            self.desk(Role::Control, &CancellationToken::new(), &Deaf::default()),
             Arc::new(runtime),
             clock,
             Arc::clone(&self.entropy),
         );
         let deadline = Instant::now() + Duration::from_secs(60);
         self.checker.control_sees();
-        match builder.options(options).start(&self.tasks, deadline).await {
+        let builder = builder
+            .options(options)
+            .activity(Arc::new(self.fronts.clone()))
+            .followers(Arc::new(self.fronts.clone()));
+        match builder.start(&self.tasks, deadline).await {
             Ok(control) => self.control = Some(control),
             Err(error) => tracing::debug!(%error, "control did not start"),
         }
@@ -213,6 +238,7 @@ impl World {
             let act = Act::draw(&self.entropy);
             self.tasks
                 .spawn(async move { client.act(act, number).await });
+            self.traffic();
             if self.entropy.chance(0.3) {
                 self.trouble().await;
             }
@@ -229,9 +255,37 @@ impl World {
         }
     }
 
+    /// Requests for sandboxes that are there, and some for those that were.
+    fn traffic(&mut self) {
+        for _ in 0..self.entropy.below(3) {
+            let gateways = self.gateways();
+            let gateway = &gateways[self.entropy.below(gateways.len())];
+            let there = gateway.routes();
+            let at = self.entropy.below(there.len());
+            let known = there.into_keys().nth(at);
+            if let Some(id) = known.clone().filter(|_| self.entropy.chance(0.2)) {
+                self.former.push(id);
+            }
+            let past = self.entropy.chance(0.3);
+            let former = self.former.get(self.entropy.below(self.former.len()));
+            let Some(id) = former.filter(|_| past).cloned().or(known) else {
+                continue;
+            };
+            self.requests += 1;
+            let around = Around {
+                runtime: Arc::clone(&self.runtime),
+                checker: Arc::clone(&self.checker),
+                entropy: Arc::clone(&self.entropy),
+                plant: self.plant,
+            };
+            let request = traffic::request(Arc::clone(gateway), id, self.requests, around);
+            self.tasks.spawn(request);
+        }
+    }
+
     /// Something goes wrong.
     async fn trouble(&mut self) {
-        match self.entropy.below(60) / 4 {
+        match self.entropy.below(64) / 4 {
             0 | 1 => {
                 if let Some(control) = self.control.take() {
                     self.checker.control_blind();
@@ -239,10 +293,17 @@ impl World {
                 }
             }
             2..5 => self.start_control().await,
-            5 => {
-                let at = self.entropy.below(self.gateways.len());
-                self.gateways[at].crash();
-                self.gateways[at] = self.new_gateway(at);
+            5 | 15 => {
+                let gateways = self.gateways();
+                let at = self.entropy.below(gateways.len());
+                if self.entropy.chance(0.5) {
+                    let long = Duration::from_millis(self.entropy.below(60_000) as u64);
+                    return gateways[at].deaf.begin(long);
+                }
+                self.checker.gateway_died(at);
+                gateways[at].crash();
+                let new = self.new_gateway(at);
+                self.fronts.gateways.lock()[at] = new;
             }
             6 | 7 => {
                 self.checker.control_blind();
@@ -296,11 +357,12 @@ impl World {
 
     /// Gateways tell each other what they learned: late, twice, out of order, or never.
     fn gossip(&self) {
-        for gateway in &self.gateways {
+        let gateways = self.gateways();
+        for gateway in &gateways {
             self.gossip.lock().extend(gateway.outbox.lock().drain(..));
         }
         let gossip = self.gossip.lock();
-        for gateway in &self.gateways {
+        for gateway in &gateways {
             for _ in 0..self.entropy.below(6) {
                 let at = self.entropy.below(gossip.len());
                 if let Some(message) = gossip.get(at) {
@@ -311,7 +373,7 @@ impl World {
     }
 
     fn look(&self) {
-        self.gateways
+        self.gateways()
             .iter()
             .for_each(|gateway| gateway.show(&self.checker));
     }
@@ -327,7 +389,8 @@ impl World {
         }
         // Deadlines may still be running out: look until a moment between them is found.
         for _ in 0..240 {
-            self.unrest = rest::unrest(&self.store, &self.runtime, &self.gateways);
+            let unanswered = self.checker.unanswered();
+            self.unrest = rest::unrest(&self.store, &self.runtime, &self.gateways(), &unanswered);
             if self.unrest.is_empty() || !self.checker.violations().is_empty() {
                 return;
             }

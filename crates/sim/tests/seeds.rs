@@ -78,4 +78,9 @@ caught! {
     time_taken_from_the_wall_clock_is_caught: WallClock from 40;
     routes_without_versions_are_caught: BlindRoutes from 0;
     gateways_that_serve_before_they_know_are_caught: EmptyTable from 0;
+    requests_that_hang_on_a_frozen_process_are_caught: NoWatch from 0;
+    resumes_that_nobody_needed_are_caught: EagerWake from 0;
+    wakes_that_are_lost_are_caught: LostWake from 0;
+    use_that_does_not_count_while_it_lasts_is_caught: ForgetfulUse from 0;
+    wakes_that_nobody_opted_into_are_caught: UninvitedWake from 0;
 }

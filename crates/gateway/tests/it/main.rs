@@ -12,6 +12,7 @@ mod hostile;
 mod http2;
 mod lifecycle;
 mod pool;
+mod rows;
 mod sandbox;
 mod smuggling;
 mod streams;

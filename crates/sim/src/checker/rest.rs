@@ -1,7 +1,7 @@
 //! What must be so once it is quiet: every operation has ended, intent and truth agree, nothing is
 //! left over.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot, Spec as _,
@@ -19,7 +19,12 @@ use crate::gateway::Gateway;
 
 /// What keeps the world from being at rest.
 #[must_use]
-pub fn unrest(store: &MemoryStore, runtime: &FakeRuntime, gateways: &[Gateway]) -> Vec<Violation> {
+pub fn unrest(
+    store: &MemoryStore,
+    runtime: &FakeRuntime,
+    gateways: &[Arc<Gateway>],
+    unanswered: &[usize],
+) -> Vec<Violation> {
     let mut found = Found::default();
     let mut sandboxes = Vec::new();
     let mut pools: Vec<SandboxPool> = Vec::new();
@@ -50,6 +55,9 @@ pub fn unrest(store: &MemoryStore, runtime: &FakeRuntime, gateways: &[Gateway]) 
         }
     }
     gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
+    for number in unanswered {
+        found.broken("every request ends once", format!("{number} never did"));
+    }
     found.0
 }
 

@@ -1,0 +1,230 @@
+//! The promises about requests and use.
+//!
+//! Every request ends once. One that came to a sandbox which traffic may wake, and which nobody
+//! changed meanwhile, is not told that there is none. Nothing reaches another delivery than it was
+//! for. What wakes a sandbox writes that once per sleep. And nobody is put to sleep, ended or
+//! released for being idle who was not.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use model::{
+    Epoch, Generation, Sandbox, SandboxId, Uid,
+    lifecycle::Phase,
+    sandbox::{DesiredState, SnapshotType},
+};
+use plan::idle::staleness;
+use routes::{Route, WakeError};
+
+use super::{Checker, ONE_TURN, State};
+use crate::traffic::{Ending, Refusal};
+
+/// A failed write is tried again within this time.
+const WRITTEN_LATE: Duration = Duration::from_secs(15);
+
+/// What is known of requests.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    /// Those that came, and what they came to, where traffic could wake it.
+    asked: BTreeMap<usize, Option<(Uid, Epoch, Generation)>>,
+    ended: BTreeMap<usize, Ending>,
+    uses: BTreeMap<(Uid, usize), Use>,
+}
+
+/// The use of a sandbox through one gateway.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    epoch: Epoch,
+    open: u32,
+    /// When the last one began, and ended.
+    began: Duration,
+    ended: Duration,
+    /// Its gateway died since.
+    forgotten: bool,
+}
+
+/// A request that is inside. It is no more when this is dropped.
+#[derive(Debug)]
+pub struct Inside {
+    checker: Arc<Checker>,
+    place: (Uid, usize),
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let now = self.checker.clock.monotonic();
+        let mut state = self.checker.state.lock();
+        if let Some(used) = state.traffic.uses.get_mut(&self.place) {
+            used.open = used.open.saturating_sub(1);
+            used.ended = now;
+        }
+    }
+}
+
+impl Checker {
+    /// Hears that a request came.
+    pub fn asked(&self, number: usize, id: &SandboxId) {
+        let mut state = self.state.lock();
+        let wakeable = state.wakeable(id);
+        if state.traffic.asked.insert(number, wakeable).is_some() {
+            state.broken("every request ends once", format!("{number} came twice"));
+        }
+        state.note_line(&format!("request {number} for {id}"));
+    }
+
+    /// Hears how it ended.
+    pub fn answered(&self, number: usize, ending: Ending) {
+        let mut state = self.state.lock();
+        state.note_line(&format!("request {number} ended: {ending:?}"));
+        if let Some(before) = state.traffic.ended.insert(number, ending) {
+            let detail = format!("{number}: {before:?}, then {ending:?}");
+            state.broken("every request ends once", detail);
+        }
+        let sent_away = Ending::Refused(Refusal::NotWoken(WakeError::NotFound));
+        let came_to = state.traffic.asked.get(&number).copied().flatten();
+        if let Some(came_to) = came_to.filter(|_| ending == sent_away)
+            && state.is_still(came_to)
+        {
+            let detail = format!("request {number} was told that {came_to:?} is not there");
+            state.broken("no lost wake", detail);
+        }
+    }
+
+    /// Hears that a request goes in, for as long as the answer is kept.
+    #[must_use]
+    pub fn goes_in(self: &Arc<Self>, gateway: usize, route: &Route) -> Inside {
+        let now = self.clock.monotonic();
+        let place = (route.uid, gateway);
+        let mut state = self.state.lock();
+        let used = state.traffic.uses.entry(place).or_default();
+        let before = if used.epoch == route.epoch {
+            used.open
+        } else {
+            0
+        };
+        *used = Use {
+            epoch: route.epoch,
+            open: before + 1,
+            began: if before == 0 { now } else { used.began },
+            ended: now,
+            forgotten: false,
+        };
+        drop(state);
+        let checker = Arc::clone(self);
+        Inside { checker, place }
+    }
+
+    /// Hears what a request met where it went.
+    pub fn reached(&self, gateway: usize, route: &Route, found: Epoch) {
+        if found != route.epoch && found != Epoch::default() {
+            let detail = format!("gateway {gateway} reached {found:?} with {route:?}");
+            self.state
+                .lock()
+                .broken("nothing reaches another delivery", detail);
+        }
+    }
+
+    /// Hears that a gateway died, and what it saw with it.
+    pub fn gateway_died(&self, gateway: usize) {
+        let mut state = self.state.lock();
+        for ((_, of), used) in &mut state.traffic.uses {
+            used.forgotten |= *of == gateway;
+        }
+    }
+
+    /// Requests that have not ended.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let traffic = &state.traffic;
+        let open = |number: &&usize| !traffic.ended.contains_key(*number);
+        traffic.asked.keys().filter(open).copied().collect()
+    }
+}
+
+impl State {
+    /// The delivery of an id and the generation of its record, if traffic can wake it from
+    /// whatever sleep it can fall into.
+    fn wakeable(&self, id: &SandboxId) -> Option<(Uid, Epoch, Generation)> {
+        let delivery = self.deliveries.get(id)?;
+        let sandbox = self.sandboxes.values().find(|s| s.uid() == delivery.uid)?;
+        let of = (
+            sandbox.uid(),
+            sandbox.spec.epoch,
+            sandbox.metadata.generation,
+        );
+        (sandbox.spec.epoch == delivery.epoch && self.can_wake(sandbox)).then_some(of)
+    }
+
+    fn can_wake(&self, sandbox: &Sandbox) -> bool {
+        let (spec, status) = (&sandbox.spec, &sandbox.status);
+        let from_any = match spec.pause_policy.as_deref() {
+            Some(policy) => {
+                policy.wake_from_filesystem
+                    || (policy.snapshot_type == SnapshotType::Freeze
+                        && policy.descend_after.is_none()
+                        && !self.restarted.contains(&sandbox.uid()))
+            }
+            None => !self.restarted.contains(&sandbox.uid()),
+        };
+        let lives = matches!(
+            status.phase,
+            Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming
+        );
+        let delivered = spec.owner.is_some() && status.armed_epoch == spec.epoch;
+        spec.wake_on_traffic && from_any && lives && delivered && !sandbox.metadata.is_deleting()
+    }
+
+    fn is_still(&self, (uid, epoch, generation): (Uid, Epoch, Generation)) -> bool {
+        let now = self.sandboxes.values().find(|s| s.uid() == uid);
+        now.is_some_and(|s| {
+            (s.spec.epoch, s.metadata.generation) == (epoch, generation) && self.can_wake(s)
+        })
+    }
+
+    /// What a flight writes: awake, and until when; nothing else, and only to who sleeps.
+    pub(super) fn wakes(&mut self, before: &Sandbox, after: &Sandbox) {
+        let mut expected = before.spec.clone();
+        expected.desired_state = DesiredState::Running;
+        if before.spec.timeouts.end_at.is_some() {
+            expected.timeouts.end_at = after.spec.timeouts.end_at;
+        }
+        let slept = before.spec.desired_state == DesiredState::Paused;
+        if !before.spec.wake_on_traffic {
+            self.broken("traffic wakes who opted in", after.key().to_string());
+        }
+        if !slept || expected != after.spec || before.metadata.is_deleting() {
+            let detail = format!("{}: {:?} to {:?}", after.key(), before.spec, after.spec);
+            self.broken("at most one resume per sleep", detail);
+        }
+    }
+
+    /// Whether a sandbox that control takes for idle was in use.
+    pub(super) fn idles(&mut self, before: &Sandbox, now: Duration) {
+        let Some(seconds) = before.spec.timeouts.idle_seconds else {
+            return;
+        };
+        let patience = Duration::from_secs(seconds.into());
+        let of = |((uid, _), used): &(&(Uid, usize), &Use)| {
+            *uid == before.uid() && used.epoch == before.spec.epoch
+        };
+        let early = self.traffic.uses.iter().filter(of).find(|(_, used)| {
+            // What came while control was deciding could not be known.
+            let known = used.began + ONE_TURN <= now;
+            let recent = used.open > 0 || used.ended + patience > now;
+            known && recent && !self.is_excused(used, patience)
+        });
+        if let Some((place, used)) = early {
+            let detail = format!("{} by {place:?}: {used:?}", before.key());
+            self.broken("idle is never early", detail);
+        }
+    }
+
+    /// What a gateway forgot, and control was not there to write down, or wrote by another clock.
+    fn is_excused(&self, used: &Use, patience: Duration) -> bool {
+        let unwritten = self
+            .blind_until
+            .saturating_add(staleness(patience) + WRITTEN_LATE);
+        let jumped = self.jumped.is_some_and(|jump| jump >= used.began);
+        used.forgotten && (jumped || unwritten >= used.ended)
+    }
+}
