@@ -16,6 +16,7 @@ The project's own commands.
   cargo xtask check              everything CI checks: format, lints, tests, simulator
   cargo xtask test [FILTER]      only the tests, each with a kill timer
   cargo xtask soak --minutes N   the simulator on fresh seeds for that long
+  cargo xtask soak --wakes N     real sandboxes woken N times by each protocol; needs root
   cargo xtask bench [NAME]       the benchmarks; each prints ratios to its own baseline
 ";
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         ["test", filter] => tests::run(Some(filter)),
         ["soak"] => soak("10"),
         ["soak", "--minutes", minutes] => soak(minutes),
+        ["soak", "--wakes", wakes] => soak_wakes(wakes),
         ["bench"] => bench(None),
         ["bench", name] => bench(Some(name)),
         [] | ["help" | "--help" | "-h"] => {
@@ -71,6 +73,17 @@ fn soak(minutes: &str) -> anyhow::Result<()> {
         from += BATCH;
     }
     Ok(())
+}
+
+/// Wakes real sandboxes, and counts what was lost or doubled on the way.
+fn soak_wakes(wakes: &str) -> anyhow::Result<()> {
+    let wakes: usize = wakes.parse().context("--wakes takes a whole number")?;
+    command::run(
+        cargo()
+            .args(["test", "--package", "dormouse", "--test", "e2e", "--"])
+            .args(["--nocapture", "every_wake_delivers_what_woke_it"])
+            .env("DORMOUSE_WAKES", wakes.to_string()),
+    )
 }
 
 fn bench(name: Option<&str>) -> anyhow::Result<()> {

@@ -2,6 +2,8 @@
 //!
 //! A key is made here. The server hears its hash, and this terminal sees the key, once.
 
+mod ssh;
+
 use anyhow::{Context as _, bail};
 use auth::{
     key::{NewKey, mint},
@@ -47,6 +49,9 @@ The key is made on this machine; the server only ever gets a hash of it.")]
   dormouse key revoke ci
   dormouse key revoke 0f8fad5b-d9cb-469f-a165-70867728950e -n team-blue")]
     Revoke(Revoke),
+    /// Let people log in to sandboxes with their own SSH keys
+    #[command(subcommand)]
+    Ssh(ssh::Command),
 }
 
 /// A key to make.
@@ -138,6 +143,7 @@ pub(crate) async fn run(command: &Command, is_root: bool) -> anyhow::Result<()> 
         Command::Create(arguments) => create(arguments, is_root).await,
         Command::Ls(arguments) => list(arguments, is_root).await,
         Command::Revoke(arguments) => revoke(arguments, is_root).await,
+        Command::Ssh(command) => ssh::run(command, is_root).await,
     }
 }
 

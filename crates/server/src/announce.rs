@@ -4,7 +4,10 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 use model::workload::Secret;
 
-use crate::config::{Settings, types::Listen};
+use crate::{
+    config::{Settings, forwards::Forward, types::Listen},
+    ssh_door::Opened,
+};
 
 /// What there is to say.
 #[derive(Debug)]
@@ -15,6 +18,10 @@ pub(crate) struct Announcement<'a> {
     pub(crate) ca: &'a Path,
     /// Where the E2B API is: in plain HTTP, and with TLS where there is a domain.
     pub(crate) e2b: Option<&'a [SocketAddr]>,
+    /// Ports of the host that lead into sandboxes.
+    pub(crate) forwards: &'a [(SocketAddr, Forward)],
+    /// Where SSH is served, if it is.
+    pub(crate) ssh: Option<&'a Opened>,
     /// Shown this once.
     pub(crate) first_key: Option<Secret>,
 }
@@ -39,6 +46,21 @@ fn text(what: &Announcement<'_>) -> String {
     );
     if let Some(addresses) = what.e2b {
         let _ = write!(text, "\n{}", e2b_text(what, addresses));
+    }
+    for (address, forward) in what.forwards {
+        let (to, port) = (&forward.to, forward.port);
+        let _ = write!(text, "\n{address} leads to port {port} of {to}\n");
+    }
+    if let (Some(opened), Some(listen)) = (what.ssh, &what.settings.ssh_listen.0) {
+        let _ = write!(
+            text,
+            "\nOver SSH, with a key of the team (`dormouse key ssh add FILE`):\n  \
+               ssh SANDBOX_ID@{} -p {}\n\
+             Host key: {}\n",
+            listen.client_host(),
+            opened.address.port(),
+            opened.fingerprint,
+        );
     }
     let _ = write!(
         text,
@@ -107,6 +129,8 @@ mod tests {
             kubeconfig: Path::new("/d/kubeconfig"),
             ca: Path::new("/d/pki/ca.crt"),
             e2b: Some(&addresses),
+            forwards: &[],
+            ssh: None,
             first_key: Some(Secret::new("e2b_0123")),
         };
         let first = text(&what);

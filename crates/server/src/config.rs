@@ -9,12 +9,13 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`types`] | what a value can be, as text |
+//! | [`types`], [`forwards`] | what a value can be, as text |
 //! | [`load`] | the layers, and refusals that name where the bad value stands |
 //! | [`flags`] | the table as command-line flags |
 //! | [`show`] | what is in force and from where |
 
 pub(crate) mod flags;
+pub(crate) mod forwards;
 pub(crate) mod load;
 pub(crate) mod registry;
 pub(crate) mod show;
@@ -22,6 +23,7 @@ pub(crate) mod types;
 
 use std::str::FromStr;
 
+use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Hosts, Packing, Users};
 use types::{
@@ -139,6 +141,15 @@ settings! {
     wake_drain_timeout: Period = "wake.drain_timeout", Fallback::Fixed("250ms");
     /// Sandboxes that are woken at once; more take turns, fair between teams
     wake_max_concurrent: AtLeastOne = "wake.max_concurrent", Fallback::Fixed("64");
+    /// Ports of this host that lead into sandboxes, waking them, for everybody who reaches them: as
+    /// 127.0.0.1:5432=NAMESPACE/NAME:5432 or 127.0.0.1:5432=SANDBOX_ID:5432, several with commas
+    tcp_forwards: Forwards = "tcp.forwards", Fallback::Fixed("");
+    /// Connections through those at once; more of them wait to be accepted
+    tcp_max_connections: AtLeastOne = "tcp.max_connections", Fallback::Fixed("1024");
+    /// Address and port of SSH into sandboxes, as `ssh SANDBOX_ID@HOST -p PORT`; empty for none
+    ssh_listen: OptionalListen = "ssh.listen", Fallback::Fixed("");
+    /// SSH connections at once; more of them are refused
+    ssh_max_connections: AtLeastOne = "ssh.max_connections", Fallback::Fixed("256");
     /// Address and port of the page for Prometheus, in plain HTTP and for everybody who reaches it;
     /// empty for none
     metrics_listen: OptionalListen = "metrics.listen", Fallback::Fixed("");

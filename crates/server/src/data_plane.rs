@@ -21,7 +21,7 @@ use auth::{Audit, Keys, Ledger, Seal, quota::Size};
 use cache::{RouteFeed, RoutingCache, Watched};
 use control::AgentTokens;
 use e2b::{E2b, Sampler};
-use gateway::{Gateway, Listen as Door, Ports};
+use gateway::{Gateway, Listen as Entrance, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
     Metadata, Name, Sandbox, SandboxTemplate, StringMap,
@@ -30,17 +30,20 @@ use model::{
 };
 use routes::Table;
 use rustls::ServerConfig;
+use ssh::HostKey;
 use store::{Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
 use wake::Flights;
 
 use crate::{
-    config::{Settings, types::Listen},
+    config::{Settings, forwards::Forward, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
+    forwards,
     metrics::Sources,
     process_logs::ProcessLogs,
     sampling::{Host, Sampling},
     sleep::{GatewayUse, Routed, TeamQuota, Waker},
+    ssh_door::{Door, Opened},
 };
 
 /// The template that is there from the first start on.
@@ -61,12 +64,20 @@ pub(crate) struct Foundation<'a> {
     pub(crate) entropy: &'a Arc<Entropy>,
     /// For the listener of the domain, where there is one.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// For SSH, where it is served.
+    pub(crate) ssh: Option<HostKey>,
 }
 
 /// What users reach.
 #[derive(Debug)]
 pub(crate) struct DataPlane {
     gateway: Gateway,
+    /// Ports of the host that lead into sandboxes.
+    pub(crate) forwards: Vec<(SocketAddr, Forward)>,
+    /// Where SSH is served, if it is.
+    pub(crate) ssh: Option<Opened>,
+    /// What serves clients without HTTP.
+    raw: Tasks,
     /// Where what happens here is counted.
     pub(crate) sources: Sources,
 }
@@ -99,6 +110,7 @@ impl DataPlane {
             wake_options(on.settings),
         );
         let api = start_api(&on, ledger, &used.watched, tasks).await?;
+        let (routes, seal) = (Arc::clone(&table), on.seal.clone());
         let ports = Ports {
             routes: table,
             inside: Arc::clone(&on.engine.inside),
@@ -115,12 +127,12 @@ impl DataPlane {
             wake_timeout: on.settings.wake_timeout.0,
             ..gateway::Options::default()
         };
-        let mut doors = vec![Door {
+        let mut doors = vec![Entrance {
             address: resolve(&on.settings.e2b_listen)?,
             tls: None,
         }];
         if on.tls.is_some() {
-            doors.push(Door {
+            doors.push(Entrance {
                 address: resolve(&on.settings.e2b_tls_listen)?,
                 tls: on.tls,
             });
@@ -131,13 +143,33 @@ impl DataPlane {
              for any free one)"
         })?;
         used.opened(gateway.activity());
+        let raw = Tasks::default();
+        let forwards = forwards::start(on.settings, &gateway.streams(), &raw).await?;
+        let door = Door {
+            streams: gateway.streams(),
+            routes,
+            keys: on.keys,
+            seal,
+            audit: on.audit,
+            clock: Arc::clone(on.clock),
+        };
+        let ssh = match (&on.settings.ssh_listen.0, on.ssh) {
+            (Some(listen), Some(key)) => Some(door.open(listen, key, on.settings, &raw).await?),
+            (_, _) => None,
+        };
         let sources = Sources {
             sandboxes: on.control.caches().sandboxes.clone(),
             gateway: gateway.metrics(),
             api,
             flights,
         };
-        Ok(Self { gateway, sources })
+        Ok(Self {
+            gateway,
+            forwards,
+            ssh,
+            raw,
+            sources,
+        })
     }
 
     /// Where it listens: in plain HTTP, and with TLS where there is a domain.
@@ -147,7 +179,9 @@ impl DataPlane {
 
     /// Lets what is under way finish.
     pub(crate) async fn drain(self, grace: Duration) {
-        if let Err(left) = self.gateway.drain(grace).await {
+        let (requests, raw) = tokio::join!(self.gateway.drain(grace), self.raw.drain(grace));
+        let left = requests.err().unwrap_or_default() + raw.err().unwrap_or_default();
+        if left > 0 {
             tracing::warn!(left, "connections to sandboxes were dropped");
         }
     }

@@ -37,9 +37,13 @@ use crate::{
     image, listener,
     metrics::{self, Sources},
     sleep::GatewayUse,
+    ssh_door::ensure_host_key,
     tls::{self, Authority, Identity},
     token::Token,
 };
+
+/// What SSH clients know the server by, in the data directory.
+const SSH_HOST_KEY: &str = "ssh_host_ed25519_key";
 
 /// Runs the server until a signal stops it.
 ///
@@ -127,6 +131,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 clock: &clock,
                 entropy: &entropy,
                 tls: domain_tls(settings, &data_dir, &clock)?,
+                ssh: match settings.ssh_listen.0 {
+                    Some(_) => Some(ensure_host_key(&data_dir.join(SSH_HOST_KEY), &entropy)?),
+                    None => None,
+                },
             };
             let plane = DataPlane::start(on, &used, &tasks).await?;
             if let Some(listen) = &settings.metrics_listen.0 {
@@ -175,6 +183,8 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         kubeconfig: &kubeconfig,
         ca: &data_dir.join("pki/ca.crt"),
         e2b: running.as_ref().map(|(_, plane)| plane.addresses()),
+        forwards: running.as_ref().map_or(&[], |(_, plane)| &plane.forwards),
+        ssh: running.as_ref().and_then(|(_, plane)| plane.ssh.as_ref()),
         first_key,
     });
     tracing::info!(%address, data_dir = %data_dir.path().display(), "serving");

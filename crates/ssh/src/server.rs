@@ -81,6 +81,7 @@ pub async fn serve(
             sandboxes: sandboxes.clone(),
             limits,
             peer,
+            tasks: tasks.clone(),
         };
         let stop = tasks.stopping().clone();
         let serving = connection.serve(stream, Arc::new(place));
@@ -100,6 +101,7 @@ struct Connection {
     sandboxes: Arc<dyn Sandboxes>,
     limits: Limits,
     peer: SocketAddr,
+    tasks: Tasks,
 }
 
 impl Connection {
@@ -109,19 +111,19 @@ impl Connection {
             Err(error) => return tracing::debug!(%error, "SSH connection ended"),
         };
         let (announce, arrived) = oneshot::channel();
-        let tasks = Tasks::default();
+        let flow = Arc::<Flow>::default();
+        // However this ends, what waits hears of it.
+        let _over = flow.over.clone().drop_guard();
         let visitor = Visitor {
             sandboxes: self.sandboxes.clone(),
             place,
             arrival: None,
             announce: Some(announce),
-            flow: Arc::<Flow>::default(),
+            flow,
             channels: Arc::default(),
             most_channels: self.limits.channels,
-            tasks: tasks.clone(),
+            tasks: self.tasks.clone(),
         };
-        // What runs for a client ends with it, however this ends.
-        let _ending = tasks.stopping().clone().drop_guard();
         let peer: IpAddr = self.peer.ip().to_canonical();
         let begun = run_stream(self.config.clone(), stream, visitor);
         let running = match timeout(self.limits.login_time, begun).await {

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use russh::{ChannelMsg, ChannelReadHalf, Sig};
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 /// From here on a client waits.
 const MUCH: usize = 1 << 20;
@@ -35,6 +36,8 @@ pub(crate) struct Flow {
     /// Sends that are under way.
     held_up: AtomicUsize,
     changed: Notify,
+    /// Cancelled when the connection is over.
+    pub(crate) over: CancellationToken,
 }
 
 impl Flow {
@@ -136,8 +139,8 @@ impl Pump {
     /// Moves what comes, until nothing does.
     pub(crate) async fn run(mut self) -> Closed {
         loop {
-            if !self.has_room().await {
-                return Closed::TooMuch;
+            if let Err(closed) = self.room().await {
+                return closed;
             }
             match self.channel.wait().await {
                 Some(ChannelMsg::Data { data }) => self.put(data),
@@ -172,8 +175,8 @@ impl Pump {
         let _ = self.signs.send(sign);
     }
 
-    /// Waits until more may be taken in; false if there is too much already.
-    async fn has_room(&self) -> bool {
+    /// Waits until more may be taken in.
+    async fn room(&self) -> Result<(), Closed> {
         loop {
             // From before the look on, so that no change is missed.
             let mut changed = std::pin::pin!(self.flow.changed.notified());
@@ -184,15 +187,15 @@ impl Pump {
                 .as_ref()
                 .is_none_or(mpsc::UnboundedSender::is_closed)
             {
-                return true;
+                return Ok(());
             }
             let waiting = self.waiting.bytes.load(Ordering::Acquire);
             let is_held_up = self.flow.held_up.load(Ordering::Acquire) > 0;
             if waiting < MUCH || (is_held_up && waiting < TOO_MUCH) {
-                return true;
+                return Ok(());
             }
             if is_held_up {
-                return false;
+                return Err(Closed::TooMuch);
             }
             let gone = async {
                 match &self.bytes {
@@ -204,6 +207,8 @@ impl Pump {
                 () = changed => {}
                 () = self.waiting.taken.notified() => {}
                 () = gone => {}
+                // Nothing is read here, so its end would not be heard from the channel.
+                () = self.flow.over.cancelled() => return Err(Closed::ByClient),
             }
         }
     }

@@ -41,7 +41,8 @@ pub(crate) struct Visitor {
     pub(crate) flow: Arc<Flow>,
     pub(crate) channels: Arc<AtomicUsize>,
     pub(crate) most_channels: usize,
-    /// What runs for the client; it ends with the connection.
+    /// What runs for the client: it hears of the connection's end by its channel, and ends what it
+    /// started inside.
     pub(crate) tasks: Tasks,
 }
 
@@ -78,18 +79,6 @@ impl Visitor {
                 (open < self.most_channels).then_some(open + 1)
             });
         counted.ok().map(|_| Counted(self.channels.clone()))
-    }
-
-    /// Runs something as long as the connection is there.
-    fn run(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.tasks.stopping().clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = task => {}
-            }
-        });
     }
 }
 
@@ -145,7 +134,7 @@ impl Handler for Visitor {
             handle: session.handle(),
         };
         reply.accept().await;
-        self.run(async move {
+        self.tasks.spawn(async move {
             let _counted = counted;
             serving.serve(channel).await;
         });
@@ -182,7 +171,7 @@ impl Handler for Visitor {
         };
         let (sandboxes, flow) = (self.sandboxes.clone(), self.flow.clone());
         // Not here: it may have to be woken, and nothing else would move meanwhile.
-        self.run(async move {
+        self.tasks.spawn(async move {
             let _counted = counted;
             match sandboxes.port(&guest, port).await {
                 Ok(stream) => {

@@ -134,11 +134,13 @@ pub(super) async fn run(arguments: Arguments, is_root: bool) -> anyhow::Result<(
 async fn accept(forward: Arc<Forward>, listener: TcpListener, port: NonZeroU16, tasks: Tasks) {
     loop {
         match listener.accept().await {
-            Ok((client, _)) => {
+            Ok((mut client, _)) => {
                 let forward = forward.clone();
                 tasks.spawn(async move {
-                    if let Err(error) = forward.serve(client, port).await {
+                    if let Err(error) = forward.serve(&mut client, port).await {
                         complain(&error.context(format!("port {port}")));
+                        // Closing now sends a reset.
+                        let _ = client.set_zero_linger();
                     }
                 });
             }
@@ -158,22 +160,14 @@ struct NoTunnel {
 }
 
 impl Forward {
-    async fn serve(&self, mut client: TcpStream, port: NonZeroU16) -> anyhow::Result<()> {
+    async fn serve(&self, client: &mut TcpStream, port: NonZeroU16) -> anyhow::Result<()> {
         client.set_nodelay(true).context("set up a connection")?;
         let opened = timeout(ANSWER_TIMEOUT, self.open(port)).await;
-        let tunnel = opened.unwrap_or_else(|_| Err(anyhow!("the server did not answer in time")));
-        let moved = match tunnel {
-            Ok(mut tunnel) => copy_bidirectional(&mut client, &mut tunnel)
-                .await
-                .map(|_| ())
-                .context("the connection was cut"),
-            Err(error) => Err(error),
-        };
-        if moved.is_err() {
-            // Closing now sends a reset.
-            let _ = client.set_zero_linger();
-        }
-        moved
+        let mut tunnel =
+            opened.unwrap_or_else(|_| Err(anyhow!("the server did not answer in time")))?;
+        let moved = copy_bidirectional(client, &mut tunnel).await;
+        moved.context("the connection was cut")?;
+        Ok(())
     }
 
     /// A tunnel. One that sleeps and is not woken by traffic is woken by whoever runs this.
