@@ -116,7 +116,7 @@ async fn every_field_of_a_pause_policy_reaches_the_runtime() {
         .unwrap();
     let sandbox = submitted(
         r#"{"images": {"main": "base"}, "owner": {"team": "team"}, "pausePolicy": {
-            "snapshotType": "Rootfs", "snapshotRegistry": "r.example/kept",
+            "snapshotType": "Freeze", "snapshotRegistry": "r.example/kept",
             "snapshotPushSecretName": "push", "resumeImagePullSecretName": "pull",
             "descendAfter": 5, "wakeFromFilesystem": true}}"#,
     );
@@ -134,7 +134,12 @@ async fn every_field_of_a_pause_policy_reaches_the_runtime() {
     };
     becomes(Phase::Running).await;
     wants(DesiredState::Paused).await;
-    let asleep = becomes(Phase::Paused).await;
+    becomes(Phase::Paused).await;
+    // Frozen first; it descends to its files when its time has come.
+    let kept = |s: Option<&Sandbox>| s.is_some_and(|s| s.status.snapshot.is_some());
+    let sandboxes = &control.caches().sandboxes;
+    let asleep = sandboxes.wait_for(&sandbox.key(), kept, deadline()).await;
+    let asleep = asleep.unwrap().unwrap();
     let layer = asleep.status.snapshot.clone().unwrap();
     let image = asleep.status.snapshot_image.clone().unwrap();
     let expected = Publication {
@@ -144,7 +149,7 @@ async fn every_field_of_a_pause_policy_reaches_the_runtime() {
     };
     assert_eq!(*runtime.published.lock(), [(layer.clone(), expected)]);
     let policy = asleep.spec.pause_policy.as_ref().unwrap();
-    assert_eq!(policy.descend_after, Some(5), "a timer of the plan");
+    assert_eq!(policy.descend_after, Some(5), "it has descended");
     assert!(policy.wake_from_filesystem, "read by whoever wakes it");
 
     wants(DesiredState::Running).await;

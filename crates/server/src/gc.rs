@@ -30,6 +30,10 @@ use store::{Store, StoreError, StoreExt as _};
 /// How often records are read again because something changed meanwhile.
 const READINGS: usize = 4;
 
+/// How often a sweep is tried that something was in the way of.
+const ATTEMPTS: usize = 5;
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// Sweeps the images of one data directory.
 #[derive(Debug)]
 pub(crate) struct Collector {
@@ -72,7 +76,18 @@ impl Collector {
             grace,
             at: self.clock.monotonic(),
         };
-        Ok(self.runtime.sweep_images(how, used).await?)
+        let mut left = ATTEMPTS;
+        loop {
+            left -= 1;
+            match self.runtime.sweep_images(how, used.clone()).await {
+                // A process that was forked and has not executed yet holds the lock too.
+                Err(error) if error.is_retryable() && left > 0 => {
+                    tracing::debug!(%error, "images are swept in a moment");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                other => return Ok(other?),
+            }
+        }
     }
 }
 

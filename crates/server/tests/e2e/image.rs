@@ -133,11 +133,18 @@ fn a_server_says_what_would_go_and_why_the_rest_stays() {
     agent();
     let home = TempDir::new().unwrap();
     saved(home.path());
-    out(&image(home.path(), &["import", "saved", "--name", "kept:1"]));
-    let lost = r#"{"architecture": "", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}"#;
+    out(&image(
+        home.path(),
+        &["import", "saved", "--name", "kept:1"],
+    ));
+    let lost =
+        r#"{"architecture": "", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}"#;
     let config = home.path().join("saved/config.json");
     kit::durable::write_file(&config, lost.as_bytes(), 0o600).unwrap();
-    let imported = out(&image(home.path(), &["import", "saved", "--name", "lost:1"]));
+    let imported = out(&image(
+        home.path(),
+        &["import", "saved", "--name", "lost:1"],
+    ));
     let digest = imported.trim().rsplit(' ').next().unwrap();
     out(&image(home.path(), &["rm", "lost:1"]));
 
@@ -146,7 +153,10 @@ fn a_server_says_what_would_go_and_why_the_rest_stays() {
     let line = |digest: &str| told.lines().find(|line| line.contains(digest)).unwrap();
     assert!(line(digest).contains("stays"), "{told}");
     assert!(line(digest).contains("it goes in 3600 s"), "{told}");
-    assert!(told.contains("it is called docker.io/library/kept:1"), "{told}");
+    assert!(
+        told.contains("it is called docker.io/library/kept:1"),
+        "{told}"
+    );
 
     let server = Server::start_with(server.stop(), &["--runtime", "local", "--gc-grace", "0s"]);
     let told = server.run("gc --dry-run").ok();
