@@ -58,6 +58,7 @@ impl Engine {
             };
             match self.make(fence.uid, record.clone(), ledger, &image) {
                 Ok(workload) => {
+                    self.learn_look(fence.uid, &workload);
                     let facts = workload.facts();
                     *slot.seen.lock() = Some(workload);
                     Ok(facts)

@@ -23,6 +23,7 @@ use crate::{
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
+    look::Looks,
     network::open_network,
     options::{Limits, Options},
     ranges::Ranges,
@@ -56,6 +57,7 @@ pub(crate) struct Engine {
     pub(crate) home: Home,
     pub(crate) network: Option<Network>,
     pub(crate) boots: Boots,
+    pub(crate) looks: Looks,
     /// Owns what goes on between calls.
     pub(crate) tasks: Tasks,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
@@ -111,6 +113,7 @@ impl Engine {
                 .filter(|b| *b == DumpableBehavior::Dumpable),
             home: Home::here()?,
             boots: Boots::default(),
+            looks: Looks::default(),
             tasks: Tasks::default(),
             slots: Mutex::default(),
             options,

@@ -25,6 +25,7 @@
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
+//! | `look` | what a sandbox looks like from outside, and whether a reset one looks fresh |
 //! | `usage` | what a sandbox uses |
 //! | `socket` | sockets in a sandbox's network namespace |
 //! | `image` | what a sandbox lies on |
@@ -52,11 +53,12 @@ mod freeze;
 mod image;
 mod inspect;
 mod kernel;
+mod look;
 mod mounts;
 mod network;
 mod oci;
-mod publish;
 mod output;
+mod publish;
 mod ranges;
 mod record;
 mod reset;
@@ -72,6 +74,7 @@ use images::tree;
 
 pub use error::EngineError;
 pub use image::in_use;
+pub use look::Look;
 pub use options::{Limits, Options, Step};
 pub use output::{OutputLine, Source};
 pub use probe::{Capability, State, probe_essential, probe_optional};

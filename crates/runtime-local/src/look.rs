@@ -69,7 +69,11 @@ impl Look {
             let gone = ours.iter().filter(|line| !theirs.contains(line));
             all.extend(gone.map(|line| format!("{name}: - {line}")));
             if ours.len() != theirs.len() && all.is_empty() {
-                all.push(format!("{name}: {} instead of {}", theirs.len(), ours.len()));
+                all.push(format!(
+                    "{name}: {} instead of {}",
+                    theirs.len(),
+                    ours.len()
+                ));
             }
         }
         all.sort();
@@ -157,7 +161,7 @@ impl Engine {
             ));
         };
         let differences = fresh.differences(&self.look(uid, renewed)?);
-        Ok(differences.into_iter().next())
+        Ok((!differences.is_empty()).then(|| differences.join("; ")))
     }
 
     /// How the sandbox of a uid looks now.
@@ -225,7 +229,14 @@ impl Eye<'_> {
     fn processes(&self, cgroup: &Cgroup<'_>) -> Result<Vec<String>> {
         /// Of `status`: what is set before a program is started, not what it does then.
         const KEPT: [&str; 9] = [
-            "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapBnd:", "CapAmb:", "NoNewPrivs:",
+            "Uid:",
+            "Gid:",
+            "Groups:",
+            "CapInh:",
+            "CapPrm:",
+            "CapBnd:",
+            "CapAmb:",
+            "NoNewPrivs:",
             "Seccomp:",
         ];
         let mut all = Vec::new();
@@ -239,11 +250,17 @@ impl Eye<'_> {
                 let status = status.lines();
                 let kept = status.filter(|line| KEPT.iter().any(|name| line.starts_with(name)));
                 let kept = kept.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-                let mut line = vec![self.plain(&command.replace('\0', " "))];
+                // An OCI runtime's first process becomes the agent a moment after it was started.
+                let mut line = vec![match pid.parse::<i32>() {
+                    Ok(pid) if self.pid == pid => "the first".to_owned(),
+                    _ => self.plain(&command.replace('\0', " ")),
+                }];
                 line.extend(kept.map(|text| self.plain(&text)));
                 line.push(file("oom_score_adj").unwrap_or_default().trim().to_owned());
                 let limits = file("limits").unwrap_or_default();
-                let limits = limits.lines().filter(|line| line.contains("Max open files"));
+                let limits = limits
+                    .lines()
+                    .filter(|line| line.contains("Max open files"));
                 line.extend(limits.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")));
                 all.push(line.join(" | "));
             }
@@ -257,17 +274,48 @@ impl Eye<'_> {
             let fields: Vec<_> = line.split(' ').collect();
             // Numbers and peer groups are the kernel's.
             let after = fields.iter().position(|field| *field == "-");
-            let what = fields.get(3..6).unwrap_or_default();
-            let kind = after.and_then(|at| fields.get(at + 1..)).unwrap_or_default();
-            self.plain(&[what, kind].concat().join(" "))
+            let what = fields.get(3..6).unwrap_or_default().join(" ");
+            let kind = after.and_then(|at| fields.get(at + 1..));
+            let [kind, source, options] = kind.unwrap_or_default() else {
+                return self.plain(line);
+            };
+            let options: Vec<_> = options.split(',').map(|o| self.option(o)).collect();
+            self.plain(&format!("{what} {kind} {source} {}", options.join(",")))
         });
         lines.collect()
+    }
+
+    /// An option of a mount, without what differs between two sandboxes of a kind.
+    fn option(&self, option: &str) -> String {
+        match option.split_once('=') {
+            // Layers are handed over as descriptors.
+            Some((name, value)) if value.starts_with("/proc/self/fd/") => name.to_owned(),
+            Some((name @ ("uid" | "gid"), id)) => {
+                format!(
+                    "{name}={}",
+                    id.parse().map_or_else(|_| id.into(), |id| self.id(id))
+                )
+            }
+            _ => option.to_owned(),
+        }
+    }
+
+    /// An id as it is seen inside.
+    fn id(&self, id: u32) -> String {
+        match id.checked_sub(self.first_uid).filter(|id| *id < 65_536) {
+            Some(inside) => inside.to_string(),
+            None => format!("host's {id}"),
+        }
     }
 
     fn sockets(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for name in ["tcp", "tcp6", "udp", "udp6", "raw", "raw6", "icmp", "icmp6"] {
-            for line in self.read_or_nothing(&format!("net/{name}"))?.lines().skip(1) {
+            for line in self
+                .read_or_nothing(&format!("net/{name}"))?
+                .lines()
+                .skip(1)
+            {
                 let fields: Vec<_> = line.split_whitespace().collect();
                 let [_, local, remote, state, ..] = fields[..] else {
                     continue;
@@ -284,8 +332,10 @@ impl Eye<'_> {
         for line in self.read_or_nothing("net/unix")?.lines().skip(1) {
             let fields: Vec<_> = line.split_whitespace().collect();
             let kind = fields.get(4).copied().unwrap_or_default();
-            let path = fields.get(7).copied().unwrap_or_default();
-            all.push(format!("unix {kind} {path}"));
+            // One without a name is nothing but a descriptor of some process.
+            if let Some(path) = fields.get(7) {
+                all.push(format!("unix {kind} {path}"));
+            }
         }
         for name in ["packet", "netlink"] {
             let text = self.read_or_nothing(&format!("net/{name}"))?;
@@ -304,9 +354,16 @@ impl Eye<'_> {
 
     fn network(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         for line in self.read("net/dev")?.lines().skip(2) {
-            all.push(format!("link {}", words(line).first().map_or("", |name| name)));
+            all.push(format!(
+                "link {}",
+                words(line).first().map_or("", |name| name)
+            ));
         }
         for line in self.read_or_nothing("net/route")?.lines().skip(1) {
             // Without counters of use.
@@ -320,7 +377,11 @@ impl Eye<'_> {
         }
         for line in self.read_or_nothing("net/arp")?.lines().skip(1) {
             let fields = words(line);
-            all.push(format!("neighbour {:?} {:?}", fields.first(), fields.get(2)));
+            all.push(format!(
+                "neighbour {:?} {:?}",
+                fields.first(),
+                fields.get(2)
+            ));
         }
         for name in ["ip_tables_names", "ip6_tables_names"] {
             for line in self.read_or_nothing(&format!("net/{name}"))?.lines() {
@@ -379,7 +440,11 @@ impl Eye<'_> {
                 }
             }
             // A file that something is mounted on, or one that has just gone.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotADirectory | io::ErrorKind::NotFound
+                ) => {}
             Err(error) => return Err(error).doing(looking()),
         }
         names.sort();
@@ -392,14 +457,13 @@ impl Eye<'_> {
                 continue;
             };
             let shown = format!("{shown}/{}", name.as_bytes().escape_ascii());
-            let id = |id: u32| i64::from(id) - i64::from(self.first_uid);
             // Of a directory, the size is the file system's.
             let size = if meta.is_dir() { 0 } else { meta.size() };
             all.push(format!(
                 "{shown} {:o} {} {} {size} {:x} {}",
                 meta.mode(),
-                id(meta.uid()),
-                id(meta.gid()),
+                self.id(meta.uid()),
+                self.id(meta.gid()),
                 meta.rdev(),
                 attributes(&path)
             ));

@@ -150,7 +150,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(read_end(root.path(), KEPT_OUTPUT).is_err());
         std::fs::remove_dir(&path).unwrap();
-        std::fs::write(&path, vec![b'x'; 2 << 20]).unwrap();
+        kit::durable::write_file(&path, &vec![b'x'; 2 << 20], 0o600).unwrap();
         let (bytes, whole) = read_end(root.path(), KEPT_OUTPUT).unwrap();
         assert_eq!((bytes.len() as u64, whole), (KEPT_OUTPUT_BYTES / 2, false));
     }

@@ -20,8 +20,15 @@ impl Engine {
             workload.alive(fence.uid)?;
             let image = self.find_image_of(&workload.record)?;
             workload.record.layer = None;
+            workload.record.network = None;
             workload.ledger.epoch = Epoch::default();
-            self.restart(fence, slot, workload, &image).map(drop)
+            self.restart(fence, slot, workload, &image)?;
+            let renewed = slot.seen.lock().clone();
+            let renewed = renewed.ok_or(RuntimeError::Absent(fence.uid))?;
+            match self.unlike_fresh(fence.uid, &renewed)? {
+                None => Ok(()),
+                Some(difference) => Err(RuntimeError::NotClean(difference.into()).into()),
+            }
         })
     }
 

@@ -16,6 +16,7 @@ use crate::{
     boot,
     engine::Engine,
     error::{EngineError, Result},
+    look::Look,
     options::Options,
     output::OutputLine,
     usage::{DiskUsage, Usage},
@@ -84,6 +85,14 @@ impl LocalRuntime {
     #[must_use]
     pub fn image_config(&self, uid: Uid) -> Option<ImageConfig> {
         self.0.image_config(uid)
+    }
+
+    /// What a sandbox looks like from outside now.
+    ///
+    /// # Errors
+    /// If there is none that runs, or the kernel does not say.
+    pub async fn look(&self, uid: Uid) -> Result<Look, RuntimeError> {
+        self.run(move |engine| engine.look_at(uid)).await
     }
 
     /// What sandboxes of `base` lie on now, if this host can have them.
