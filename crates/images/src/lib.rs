@@ -15,13 +15,14 @@
 //! | [`publish`] | captured layers to a registry and back |
 //! | [`import`], [`export`] | OCI layouts and Docker's archives |
 //! | [`commit`] | a captured layer as an image |
-//! | [`debian`] | a Debian root made on this host |
+//! | [`debian`], `derive` | a Debian root made on this host, an image made of another |
 //! | [`layer`] | archives to directories and back; hostile ones are refused |
 //! | [`error`] | what can go wrong, and whose fault it is |
 //! | [`digest`], `compression`, [`tree`] | hashing, gzip and zstd, removing directories |
 
 pub mod commit;
 pub mod debian;
+mod derive;
 pub mod digest;
 pub mod error;
 pub mod export;

@@ -38,7 +38,7 @@ use wake::Flights;
 use crate::{
     config::{Settings, forwards::Forward, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
-    forwards,
+    forwards, interpreter,
     metrics::Sources,
     process_logs::ProcessLogs,
     sampling::{Host, Sampling},
@@ -93,6 +93,9 @@ impl DataPlane {
         tasks: &Tasks,
     ) -> anyhow::Result<Self> {
         ensure_base_template(&**on.store).await?;
+        if let Some(runtime) = &on.engine.local {
+            interpreter::ensure_template(&**on.store, runtime).await?;
+        }
         let deadline = Instant::now() + SYNC_TIMEOUT;
         let options = cache::Options::new(Arc::clone(on.entropy));
         let routing = RoutingCache::start(Arc::clone(on.store), options, deadline, tasks)

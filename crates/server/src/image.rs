@@ -1,4 +1,4 @@
-//! `dormouse image` and `dormouse template build-base`: the images of a data directory that no
+//! `dormouse image` and `dormouse template`: the images of a data directory that no
 //! server has open.
 
 use std::{
@@ -18,7 +18,7 @@ use model::Digest;
 use serde_json::json;
 use store_redb::RedbStore;
 
-use crate::{config::Settings, data_dir::DataDir, gc};
+use crate::{config::Settings, data_dir::DataDir, gc, interpreter};
 
 /// Images on this host.
 #[derive(Debug, Args)]
@@ -182,6 +182,15 @@ the programs that the host has in /usr.")]
         #[arg(long = "package", value_name = "NAME")]
         packages: Vec<String>,
     },
+    /// Build the image of `code-interpreter-v1`, for E2B's code interpreter clients
+    #[command(after_help = "Examples:
+  dormouse template build-code-interpreter
+  dormouse template build-code-interpreter --plots
+  dormouse template build-code-interpreter --base python:3.13 --package numpy
+
+The packages come from where the host's pip finds them. The template is made by the next server that
+starts, or stays as it is.")]
+    BuildCodeInterpreter(interpreter::Build),
 }
 
 /// How images are had: as configured, or else with the credentials of `docker login`.
@@ -337,9 +346,12 @@ async fn follow<T: Clone>(flight: Flight<T>) -> Result<T, ImageError> {
 /// # Errors
 /// If a server has the data directory, or the build fails.
 pub(crate) fn run_template(args: Templates, settings: &Settings) -> anyhow::Result<()> {
-    let TemplateCommand::BuildBase { suite, packages } = args.command;
     let data_dir = DataDir::take(&settings.data_dir.0)?;
     let store = open(&data_dir, options(settings))?;
+    let (suite, packages) = match args.command {
+        TemplateCommand::BuildBase { suite, packages } => (suite, packages),
+        TemplateCommand::BuildCodeInterpreter(what) => return interpreter::build(&store, &what),
+    };
     let mut what = Debian {
         suite,
         ..Debian::default()

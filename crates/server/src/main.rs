@@ -28,6 +28,7 @@ mod doctor;
 mod forwards;
 mod gc;
 mod image;
+mod interpreter;
 mod listener;
 mod logging;
 mod metrics;

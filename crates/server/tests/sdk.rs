@@ -2,8 +2,8 @@
 //!
 //! Each test runs a program of `conformance/`, which installs its client once, exactly as locked,
 //! and drives a server of its own: on a network of its own, in plain HTTP or with TLS and names
-//! under a wildcard. They need root, Python, Node and curl; without them they fail and say so.
-//! Beside them, requests made from the API's own documents.
+//! under a wildcard. They need root, Python, Node and curl, and those of the code interpreter mmdebstrap
+//! and pip; without them they fail and say so. Beside them, requests made from the API's own documents.
 
 use std::{
     path::Path,
@@ -91,4 +91,24 @@ fn our_own_command_line_works_with_a_key_alone_also_with_tls() {
 fn the_cli_works_with_a_key_alone() {
     drive("e2b-cli", &["plain"]);
     drive("e2b-cli", &["tls"]);
+}
+
+#[test]
+fn the_newest_python_code_interpreter_works() {
+    drive_both_ways("interpreter-python", "2.11.5");
+}
+
+#[test]
+fn an_older_python_code_interpreter_works() {
+    drive("interpreter-python", &["plain", "2.10.5"]);
+}
+
+#[test]
+fn the_newest_javascript_code_interpreter_works() {
+    drive_both_ways("interpreter-js", "2.8.0");
+}
+
+#[test]
+fn an_older_javascript_code_interpreter_works() {
+    drive("interpreter-js", &["plain", "2.7.2"]);
 }

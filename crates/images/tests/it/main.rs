@@ -8,6 +8,7 @@
 mod archives;
 mod commit;
 mod debian;
+mod derive;
 mod hostile;
 mod import;
 mod kept;
