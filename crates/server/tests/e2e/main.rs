@@ -19,6 +19,7 @@ mod run;
 mod run_on_server;
 mod sandboxes;
 mod server;
+mod snapshots;
 mod ssh;
 mod start;
 mod start_commands;
