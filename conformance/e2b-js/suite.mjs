@@ -4,6 +4,7 @@ import "./commands.mjs";
 import "./files.mjs";
 import "./lifecycle.mjs";
 import "./network.mjs";
+import "./snapshots.mjs";
 import { run } from "./harness.mjs";
 
 await run(process.argv[2]);
