@@ -49,6 +49,10 @@ fn find_in(name: &str, passwd: &Path, group: &Path) -> Result<User, Error> {
         Some(fields) => fields,
         // An image without /etc/passwd still has its first user.
         None if name == "root" => lines(b"root::0:0::/root").next().unwrap_or_default(),
+        // Images may name their user by number, with or without an entry.
+        None if !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit()) => {
+            by_number(&text, name.as_bytes())
+        }
         None => return Err(unknown(name)),
     };
     let (Some(uid), Some(gid)) = (number(entry[2]), number(entry[3])) else {
@@ -60,7 +64,7 @@ fn find_in(name: &str, passwd: &Path, group: &Path) -> Result<User, Error> {
             continue;
         };
         let Some(id) = number(id) else { continue };
-        let is_member = members.split(|b| *b == b',').any(|m| m == name.as_bytes());
+        let is_member = members.split(|b| *b == b',').any(|m| m == entry[0]);
         if is_member && !groups.contains(&id) {
             groups.push(id);
         }
@@ -78,6 +82,12 @@ fn find_in(name: &str, passwd: &Path, group: &Path) -> Result<User, Error> {
         groups,
         home,
     })
+}
+
+/// The entry of a number, or one made up for it.
+fn by_number<'a>(passwd: &'a [u8], number: &'a [u8]) -> Vec<&'a [u8]> {
+    let known = lines(passwd).find(|fields| fields.len() >= 6 && fields[2] == number);
+    known.unwrap_or_else(|| vec![number, b"", number, number, b"", b"/"])
 }
 
 /// The names behind numbers, for a listing.
@@ -156,7 +166,11 @@ mod tests {
         assert_eq!(user.groups, [1000, 27, 99]);
         assert_eq!(user.home, Path::new("/home/user"));
         assert_eq!(find("lost").unwrap().home, Path::new("/"));
-        for unknown in ["bad", "nobody", "", "use"] {
+        // By number, as images may: with and without an entry.
+        let user = find("1000").unwrap();
+        assert_eq!((user.uid, user.groups.len()), (1000, 3));
+        assert_eq!(find("4242").unwrap().home, Path::new("/"));
+        for unknown in ["bad", "nobody", "", "use", "+5", "99999999999"] {
             let why = find(unknown).unwrap_err();
             assert_eq!(why.code, Code::Unauthenticated);
             assert_eq!(why.message, format!("invalid username: '{unknown}'"));

@@ -21,17 +21,19 @@ use std::{
 
 use ::runtime::{Arming, Fence, RuntimeError};
 use agent_client::Client;
+use images::ImageConfig;
 use kit::{Clock as _, SystemClock};
 use model::{Epoch, StringMap, Uid};
 use serde::{Deserialize, Serialize};
 use wire::{connect::Code, envd::InitRequest, time::Timestamp};
 
 use crate::{
+    boot,
     engine::Engine,
     error::{Doing as _, EngineError, Result, impossible},
-    record::{self, Place},
+    record::{self, Place, Record},
     socket::Family,
-    workload::Process,
+    workload::{Process, Workload},
 };
 
 /// How long an agent may take to listen, and then to answer.
@@ -71,14 +73,20 @@ impl Engine {
             }
             let place = self.place(fence.uid);
             match self.options.agent_port {
-                Some(port) => {
+                Some(_) => {
                     let mut settings = settings(arming);
                     let before = kept(&place);
                     if settings.access_token.is_none() {
                         // What it has demanded until now goes.
                         settings.access_token = Some("".into());
                     }
-                    self.tell_agent(fence.uid, process, port, &settings, before.as_ref())?;
+                    self.tell_agent(
+                        fence.uid,
+                        process,
+                        &workload.record,
+                        &settings,
+                        before.as_ref(),
+                    )?;
                     keep(
                         &place,
                         &Kept {
@@ -97,37 +105,48 @@ impl Engine {
     }
 
     /// Puts what is in force for this epoch in force again, in a sandbox that has started over.
-    pub(crate) fn arm_again(&self, uid: Uid, process: &Process, epoch: Epoch) -> Result<()> {
-        let (Some(port), place) = (self.options.agent_port, self.place(uid)) else {
+    pub(crate) fn arm_again(&self, uid: Uid, renewed: &Workload) -> Result<()> {
+        if self.options.agent_port.is_none() {
             return Ok(());
-        };
-        let Some(before) = kept(&place).filter(|kept| kept.epoch == epoch) else {
+        }
+        let (process, place) = (renewed.alive(uid)?, self.place(uid));
+        let Some(before) = kept(&place).filter(|kept| kept.epoch == renewed.ledger.epoch) else {
             return Err(EngineError::Damaged {
                 what: path(&place).display().to_string().into(),
                 how: "the settings of the sandbox's delivery are not there".into(),
             });
         };
-        self.tell_agent(uid, process, port, &before.settings, None)
+        self.tell_agent(uid, process, &renewed.record, &before.settings, None)
     }
 
     /// Forgets what was in force.
     pub(crate) fn disarm(&self, uid: Uid) -> Result<()> {
-        match std::fs::remove_file(path(&self.place(uid))) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).doing("forget the sandbox's last delivery")
+        let place = self.place(uid);
+        for note in [path(&place), boot::note(&place)] {
+            match std::fs::remove_file(note) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).doing("forget the sandbox's last delivery");
+                }
+                Ok(()) | Err(_) => {}
             }
-            Ok(()) | Err(_) => Ok(()),
         }
+        Ok(())
     }
 
     pub(crate) fn tell_agent(
         &self,
         uid: Uid,
         process: &Process,
-        port: u16,
+        record: &Record,
         settings: &InitRequest,
         before: Option<&Kept>,
     ) -> Result<()> {
+        let port = self
+            .options
+            .agent_port
+            .ok_or_else(|| RuntimeError::Failed("the first process runs no commands".into()))?;
+        let image = record.origin.as_ref().and_then(|on| self.config_of(on));
+        let settings = &over_image(settings, image.unwrap_or_default());
         // Calls of the engine run where they may block; this one waits for a socket there.
         let threads = tokio::runtime::Handle::try_current()
             .map_err(io::Error::other)
@@ -178,6 +197,26 @@ impl Engine {
             pause = (pause * 3 / 2).min(LONGEST_PAUSE);
         }
     }
+}
+
+/// Settings with what an image says of its processes where nobody says otherwise.
+fn over_image(settings: &InitRequest, image: ImageConfig) -> InitRequest {
+    let mut settings = settings.clone();
+    if let Some(env) = &mut settings.env_vars {
+        for (name, value) in image.env.iter().filter_map(|pair| pair.split_once('=')) {
+            env.entry(name.to_owned())
+                .or_insert_with(|| value.to_owned());
+        }
+    }
+    // The group that an image may name is that of its user's entry for the agent.
+    let user = image.user.split(':').next().unwrap_or_default();
+    if settings.default_user.is_none() && !user.is_empty() {
+        settings.default_user = Some(user.to_owned());
+    }
+    if settings.default_workdir.is_none() && !image.working_dir.is_empty() {
+        settings.default_workdir = Some(image.working_dir);
+    }
+    settings
 }
 
 /// A delivery in the agent's words.
@@ -235,4 +274,35 @@ fn write_file(place: &Place, arming: &Arming) -> Result<()> {
         record::replace(&place.inside().join("arming.json"), &text, 0o600)
     };
     write().doing("write the sandbox's arming")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_says_what_nobody_else_says() {
+        let image = ImageConfig {
+            env: vec!["PATH=/opt/bin".into(), "LANG=C".into(), "broken".into()],
+            user: "app:staff".into(),
+            working_dir: "/srv".into(),
+            ..ImageConfig::default()
+        };
+        let told = |user: Option<&str>| InitRequest {
+            env_vars: Some([("LANG".to_owned(), "de".to_owned())].into()),
+            default_user: user.map(str::to_owned),
+            ..InitRequest::default()
+        };
+        let merged = over_image(&told(None), image.clone());
+        let env = merged.env_vars.unwrap();
+        assert_eq!(env["PATH"], "/opt/bin");
+        assert_eq!(env["LANG"], "de");
+        assert_eq!(env.len(), 2);
+        assert_eq!(merged.default_user.as_deref(), Some("app"));
+        assert_eq!(merged.default_workdir.as_deref(), Some("/srv"));
+        let merged = over_image(&told(Some("user")), image);
+        assert_eq!(merged.default_user.as_deref(), Some("user"));
+        let plain = told(None);
+        assert_eq!(over_image(&plain, ImageConfig::default()), plain);
+    }
 }

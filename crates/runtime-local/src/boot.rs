@@ -39,7 +39,7 @@ use crate::{
     arm::{self, Kept},
     engine::Engine,
     error::{Doing as _, Result},
-    record::{self, Place},
+    record::{self, Place, Record},
     socket::Family,
 };
 
@@ -125,7 +125,7 @@ pub(crate) fn begin(engine: &Arc<Engine>, fence: Fence) -> Result<Option<UnderWa
         {
             return Ok(Some(there));
         }
-        let token = engine.unseal(fence.uid, process, boot)?;
+        let token = engine.unseal(fence.uid, process, &workload.record, boot)?;
         let (tell, outcome) = watch::channel(None);
         let under_way = UnderWay {
             container_id,
@@ -183,6 +183,7 @@ impl Engine {
         &self,
         uid: Uid,
         process: &crate::workload::Process,
+        record: &Record,
         boot: &Boot,
     ) -> Result<Option<Secret>> {
         let place = self.place(uid);
@@ -210,17 +211,13 @@ impl Engine {
                 kept
             }
         };
-        let port = self
-            .options
-            .agent_port
-            .ok_or_else(|| RuntimeError::Failed("the first process runs no commands".into()))?;
-        self.tell_agent(uid, process, port, &kept.settings, None)?;
+        self.tell_agent(uid, process, record, &kept.settings, None)?;
         Ok(kept.settings.access_token.filter(|token| !token.is_empty()))
     }
 }
 
 /// Where it is noted which container is up.
-fn note(place: &Place) -> PathBuf {
+pub(crate) fn note(place: &Place) -> PathBuf {
     place.directory().join("booted")
 }
 

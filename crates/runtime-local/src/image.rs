@@ -121,8 +121,13 @@ impl Engine {
 
     /// What the image of a sandbox says about its processes; none if its root is no image.
     pub(crate) fn image_config(&self, uid: Uid) -> Option<ImageConfig> {
-        match self.origin(uid)? {
-            Origin::Image { digest } => Some(self.images.find_digest(&digest)?.config().clone()),
+        self.config_of(&self.origin(uid)?)
+    }
+
+    /// The same of what a sandbox lies on.
+    pub(crate) fn config_of(&self, origin: &Origin) -> Option<ImageConfig> {
+        match origin {
+            Origin::Image { digest } => Some(self.images.find_digest(digest)?.config().clone()),
             Origin::Host { .. } | Origin::Directory { .. } => None,
         }
     }

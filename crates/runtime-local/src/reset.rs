@@ -78,7 +78,7 @@ impl Engine {
             if workload.ledger.epoch == Epoch::default() {
                 self.disarm(uid)?;
             } else {
-                self.arm_again(uid, next.alive(uid)?, workload.ledger.epoch)?;
+                self.arm_again(uid, &next)?;
             }
             Ok(next)
         });

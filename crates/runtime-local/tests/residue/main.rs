@@ -20,7 +20,7 @@ use model::{
     workload::Secret,
 };
 use plants::{PLANTS, Plant};
-use runtime::{Arming, Fence, Runtime as _, RuntimeError, WorkloadSpec};
+use runtime::{Arming, Boot, Booting, Fence, Runtime as _, RuntimeError, WorkloadSpec};
 use runtime_local::Look;
 use support::{
     Host,
@@ -57,9 +57,13 @@ struct Member {
 
 impl Member {
     async fn new(class: RuntimeClass) -> Self {
+        Self::with(used(class)).await
+    }
+
+    async fn with(spec: WorkloadSpec) -> Self {
         let host = host();
         let at = fence(1, 1);
-        host.runtime().create(at, &used(class)).await.unwrap();
+        host.runtime().create(at, &spec).await.unwrap();
         let fresh = host.runtime().look(at.uid).await.unwrap();
         Self {
             host,
@@ -213,6 +217,21 @@ async fn what_the_host_did_for_an_owner_is_gone_too() {
     member.claim().await;
     assert!(seen(&member, "host").await);
     member.release_clean("settings").await;
+    // What brought it up before anybody had it.
+    let mut member = Member::with(WorkloadSpec {
+        boot: Some(Box::new(Boot {
+            start: ["/bin/sleep", "1000"].map(Into::into).into(),
+            ..Boot::default()
+        })),
+        ..used(RuntimeClass::Native)
+    })
+    .await;
+    let booted = member.host.runtime().boot(member.at).await.unwrap();
+    assert_eq!(booted, Booting::Done);
+    assert!(seen(&member, "processes").await);
+    member.claim().await;
+    assert!(seen(&member, "host").await);
+    member.release_clean("a start command").await;
 }
 
 async fn seen(member: &Member, part: &str) -> bool {
