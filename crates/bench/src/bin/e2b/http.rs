@@ -24,6 +24,21 @@ pub(crate) struct Made {
     token: String,
 }
 
+impl Made {
+    fn read(body: &Value) -> Result<Self> {
+        let text = |field: &str| {
+            body[field]
+                .as_str()
+                .map(str::to_owned)
+                .ok_or("no such field")
+        };
+        Ok(Self {
+            id: text("sandboxID")?,
+            token: text("envdAccessToken")?,
+        })
+    }
+}
+
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,17 +48,20 @@ impl Api {
         if status != 201 {
             return Err(format!("create: {status} {}", String::from_utf8_lossy(&body)).into());
         }
+        Made::read(&serde_json::from_slice(&body)?)
+    }
+
+    /// Makes copies of a sandbox.
+    pub(crate) fn fork(&self, source: &Made, count: usize) -> Result<Vec<Made>> {
+        let body = format!(r#"{{"count":{count},"timeout":300}}"#);
+        let path = format!("/sandboxes/{}/fork", source.id);
+        let (status, body) = self.call("POST", &path, body.as_bytes())?;
+        if status != 201 {
+            return Err(format!("fork: {status} {}", String::from_utf8_lossy(&body)).into());
+        }
         let body: Value = serde_json::from_slice(&body)?;
-        let text = |field: &str| {
-            body[field]
-                .as_str()
-                .map(str::to_owned)
-                .ok_or("no such field")
-        };
-        Ok(Made {
-            id: text("sandboxID")?,
-            token: text("envdAccessToken")?,
-        })
+        let all = body.as_array().ok_or("not a list")?.iter();
+        all.map(|result| Made::read(&result["sandbox"])).collect()
     }
 
     pub(crate) fn kill(&self, made: &Made) -> Result<()> {

@@ -61,6 +61,16 @@ impl Server {
         }
     }
 
+    /// How many layers it has stored.
+    pub(crate) fn layers(&self) -> Result<usize> {
+        let home = self.home.as_ref().ok_or("it has no home")?;
+        match std::fs::read_dir(home.path().join("data/layers/sha256")) {
+            Ok(found) => Ok(found.count()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Prints the memory it takes, and holds it to what an idle one may take.
     pub(crate) fn memory(&self, name: &str) -> Result<()> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
