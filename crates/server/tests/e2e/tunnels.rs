@@ -47,6 +47,10 @@ impl Server {
         for id in self.run("sandbox ls -q").ok().lines() {
             self.run(&format!("sandbox kill {id}")).ok();
         }
+        // The record goes when the workload has.
+        until("its sandboxes are gone", || {
+            self.run("get sandboxes -A").ok().is_empty().then_some(())
+        });
         self.stop();
     }
 
