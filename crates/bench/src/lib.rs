@@ -3,9 +3,18 @@
 //! Machines are noisy, so a number alone says little. Each benchmark measures the thing and its
 //! baseline side by side and prints the ratio beside the target it is held to.
 
-use std::time::Duration;
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+pub mod cgroup;
+pub mod http;
+pub mod server;
+
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+
+/// What a benchmark gives up with.
+pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Latencies of one measured thing, in nanoseconds.
 #[derive(Debug)]
@@ -27,6 +36,17 @@ impl Samples {
         self.0
             .record(nanos.max(1))
             .expect("the histogram resizes itself");
+    }
+
+    /// Measures one call.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn time<T>(&mut self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let result = call()?;
+        self.record(begun.elapsed());
+        Ok(result)
     }
 
     /// Adds all of another's.

@@ -7,13 +7,11 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod forks;
-mod http;
-mod server;
 
 use std::{
     fs::File,
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -21,21 +19,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Samples, Target, verdict};
-use http::Api;
+use bench::{
+    Result, Samples, Target,
+    http::Api,
+    server::{Server, programs},
+    verdict,
+};
 use model::{
     Epoch, Generation, OperationId, Uid,
     workload::{Arming, Fence, WorkloadSpec},
 };
 use runtime::Runtime as _;
 use runtime_local::{LocalRuntime, Options};
-use server::Server;
 
 const ROUNDS: usize = 150;
 const PER_CALLER: usize = 40;
 const MANY: usize = 10_000;
-
-type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
     let programs = programs()?;
@@ -51,25 +50,6 @@ fn main() -> Result<()> {
     server.memory("the same after all that, resident")?;
     drop(server);
     pages(&programs)
-}
-
-/// Where the programs under test are: beside this one.
-fn programs() -> Result<PathBuf> {
-    let here = std::env::current_exe()?;
-    let directory = here
-        .parent()
-        .ok_or("this program is nowhere")?
-        .to_path_buf();
-    for name in ["dormouse", "dormouse-agent"] {
-        if !directory.join(name).is_file() {
-            return Err(format!(
-                "{name} is not in {}: cargo build --release -p dormouse -p dormouse-agent",
-                directory.display()
-            )
-            .into());
-        }
-    }
-    Ok(directory)
 }
 
 /// From the start of the process to the first answered request, on an empty directory and on one

@@ -16,13 +16,17 @@ mod veth;
 use std::{
     error::Error,
     fs::{self, File},
-    io::{self, Read as _, Seek as _, Write as _},
+    io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use bench::{Samples, Target, verdict};
+use bench::{
+    Samples, Target,
+    cgroup::{set_frozen, unified},
+    verdict,
+};
 use model::{Generation, OperationId, Uid, workload::WorkloadSpec};
 use runtime::{Family, Fence, Inside as _, Runtime as _};
 use runtime_local::{LocalRuntime, Options};
@@ -264,40 +268,7 @@ fn make_rootfs(rootfs: &Path, agent: &Path) -> io::Result<()> {
 }
 
 fn unified_cgroup(pid: i32) -> io::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mount = mounts
-        .lines()
-        .find_map(|line| {
-            line.split(' ')
-                .nth(1)
-                .filter(|_| line.contains(" cgroup2 "))
-        })
-        .ok_or_else(|| io::Error::other("no unified cgroup tree is mounted"))?;
     let own = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let below = own.lines().find_map(|line| line.strip_prefix("0::/"));
-    Ok(Path::new(mount).join(below.unwrap_or_default()))
-}
-
-/// Writes and asks until it is so.
-fn set_frozen(cgroup: &Path, frozen: bool) -> io::Result<()> {
-    let (value, line) = if frozen {
-        (b"1", "frozen 1")
-    } else {
-        (b"0", "frozen 0")
-    };
-    File::options()
-        .write(true)
-        .open(cgroup.join("cgroup.freeze"))?
-        .write_all(value)?;
-    let mut events = File::open(cgroup.join("cgroup.events"))?;
-    let mut text = String::new();
-    loop {
-        text.clear();
-        events.rewind()?;
-        events.read_to_string(&mut text)?;
-        if text.lines().any(|l| l == line) {
-            return Ok(());
-        }
-        std::thread::yield_now();
-    }
+    Ok(unified()?.join(below.unwrap_or_default()))
 }

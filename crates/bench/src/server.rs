@@ -2,16 +2,18 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
-use bench::{Target, verdict};
 use tempfile::TempDir;
 
-use crate::{Result, http::Api};
+use crate::{Result, Target, http::Api, verdict};
 
-pub(crate) struct Server {
+/// A server that ends with this.
+#[derive(Debug)]
+pub struct Server {
+    program: PathBuf,
     child: Child,
     home: Option<TempDir>,
     address: String,
@@ -20,11 +22,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// A first start in an empty directory.
-    pub(crate) fn start(programs: &Path, runtime: &str) -> Result<Self> {
+    pub fn start(programs: &Path, runtime: &str) -> Result<Self> {
         Self::start_in(tempfile::tempdir()?, programs, runtime)
     }
 
-    pub(crate) fn start_in(home: TempDir, programs: &Path, runtime: &str) -> Result<Self> {
+    /// A start in a home that was used before.
+    pub fn start_in(home: TempDir, programs: &Path, runtime: &str) -> Result<Self> {
         let mut child = Command::new(programs.join("dormouse"))
             .args(["serve", "--runtime", runtime, "--listen", "127.0.0.1:0"])
             .args(["--e2b-listen", "127.0.0.1:0", "--log-level", "error"])
@@ -47,6 +50,7 @@ impl Server {
             }
         }
         Ok(Self {
+            program: programs.join("dormouse"),
             child,
             home: Some(home),
             address: address.ok_or("the server did not say where it is")?,
@@ -54,15 +58,30 @@ impl Server {
         })
     }
 
-    pub(crate) fn api(&self) -> Api {
+    /// How to call it.
+    #[must_use]
+    pub fn api(&self) -> Api {
         Api {
             address: self.address.clone(),
             key: self.key.clone(),
         }
     }
 
+    /// How often a sandbox has woken.
+    pub fn wakes(&self, id: &str) -> Result<u64> {
+        let home = self.home.as_ref().ok_or("it has no home")?;
+        let shown = Command::new(&self.program)
+            .args(["get", "sandbox", id, "-o", "json"])
+            .env("DORMOUSE_DATA_DIR", home.path().join("data"))
+            .output()?;
+        let record: serde_json::Value = serde_json::from_slice(&shown.stdout)?;
+        Ok(record["status"]["sleeps"]["woken"]
+            .as_u64()
+            .unwrap_or_default())
+    }
+
     /// How many layers it has stored.
-    pub(crate) fn layers(&self) -> Result<usize> {
+    pub fn layers(&self) -> Result<usize> {
         let home = self.home.as_ref().ok_or("it has no home")?;
         match std::fs::read_dir(home.path().join("data/layers/sha256")) {
             Ok(found) => Ok(found.count()),
@@ -72,7 +91,7 @@ impl Server {
     }
 
     /// Prints the memory it takes, and holds it to what an idle one may take.
-    pub(crate) fn memory(&self, name: &str) -> Result<()> {
+    pub fn memory(&self, name: &str) -> Result<()> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes: f64 = line
@@ -88,7 +107,7 @@ impl Server {
     }
 
     /// Stops it in order, and answers its home.
-    pub(crate) fn stop(mut self) -> Result<TempDir> {
+    pub fn stop(mut self) -> Result<TempDir> {
         self.end()?;
         self.home.take().ok_or_else(|| "it has no home".into())
     }
@@ -108,4 +127,23 @@ impl Drop for Server {
             let _ = self.end();
         }
     }
+}
+
+/// Where the programs under test are: beside this one.
+pub fn programs() -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let directory = here
+        .parent()
+        .ok_or("this program is nowhere")?
+        .to_path_buf();
+    for name in ["dormouse", "dormouse-agent"] {
+        if !directory.join(name).is_file() {
+            return Err(format!(
+                "{name} is not in {}: cargo build --release -p dormouse -p dormouse-agent",
+                directory.display()
+            )
+            .into());
+        }
+    }
+    Ok(directory)
 }

@@ -13,18 +13,27 @@ use crate::Result;
 
 /// Where the API is, and with which key.
 #[derive(Clone, Debug)]
-pub(crate) struct Api {
-    pub(crate) address: String,
-    pub(crate) key: String,
+pub struct Api {
+    /// Host and port.
+    pub address: String,
+    /// The API key.
+    pub key: String,
 }
 
 /// A sandbox that was made.
-pub(crate) struct Made {
+#[derive(Debug)]
+pub struct Made {
     id: String,
     token: String,
 }
 
 impl Made {
+    /// Its id, which is the name of its record too.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     fn read(body: &Value) -> Result<Self> {
         let text = |field: &str| {
             body[field]
@@ -43,16 +52,49 @@ impl Made {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Api {
-    pub(crate) fn create(&self) -> Result<Made> {
-        let (status, body) = self.call("POST", "/v2/sandboxes", br#"{"templateID":"base"}"#)?;
+    /// Makes a sandbox.
+    pub fn create(&self) -> Result<Made> {
+        self.create_as(br#"{"templateID":"base"}"#)
+    }
+
+    /// Makes one that traffic wakes.
+    pub fn create_sleeper(&self) -> Result<Made> {
+        self.create_as(
+            br#"{"templateID":"base","timeout":3600,"autoPause":true,"autoResume":{"enabled":true}}"#,
+        )
+    }
+
+    fn create_as(&self, body: &[u8]) -> Result<Made> {
+        let (status, body) = self.call("POST", "/v2/sandboxes", body)?;
         if status != 201 {
             return Err(format!("create: {status} {}", String::from_utf8_lossy(&body)).into());
         }
         Made::read(&serde_json::from_slice(&body)?)
     }
 
+    /// Puts it to sleep.
+    pub fn pause(&self, made: &Made) -> Result<()> {
+        let (status, _) = self.call("POST", &format!("/sandboxes/{}/pause", made.id), b"")?;
+        expect(status, 204)
+    }
+
+    /// Asks the agent through the gateway, once.
+    pub fn answer(&self, made: &Made) -> Result<()> {
+        expect(Self::end_answer(self.begin_answer(made)?)?, 204)
+    }
+
+    /// Asks the agent through the gateway, and waits for nothing.
+    pub fn begin_answer(&self, made: &Made) -> Result<TcpStream> {
+        self.begin("GET", "/health", &agent_headers(made, ""), b"")
+    }
+
+    /// The status of what was asked.
+    pub fn end_answer(stream: TcpStream) -> Result<u16> {
+        Ok(end(stream)?.0)
+    }
+
     /// Makes copies of a sandbox.
-    pub(crate) fn fork(&self, source: &Made, count: usize) -> Result<Vec<Made>> {
+    pub fn fork(&self, source: &Made, count: usize) -> Result<Vec<Made>> {
         let body = format!(r#"{{"count":{count},"timeout":300}}"#);
         let path = format!("/sandboxes/{}/fork", source.id);
         let (status, body) = self.call("POST", &path, body.as_bytes())?;
@@ -64,28 +106,32 @@ impl Api {
         all.map(|result| Made::read(&result["sandbox"])).collect()
     }
 
-    pub(crate) fn kill(&self, made: &Made) -> Result<()> {
+    /// Ends it.
+    pub fn kill(&self, made: &Made) -> Result<()> {
         let (status, _) = self.call("DELETE", &format!("/sandboxes/{}", made.id), b"")?;
         expect(status, 204)
     }
 
-    pub(crate) fn list(&self) -> Result<()> {
+    /// Lists all of them.
+    pub fn list(&self) -> Result<()> {
         let (status, _) = self.call("GET", "/v2/sandboxes", b"")?;
         expect(status, 200)
     }
 
-    pub(crate) fn page(&self) -> Result<()> {
+    /// Lists ten of them.
+    pub fn page(&self) -> Result<()> {
         let (status, _) = self.call("GET", "/v2/sandboxes?limit=10", b"")?;
         expect(status, 200)
     }
 
-    pub(crate) fn health(&self) -> Result<()> {
+    /// Whether the server answers.
+    pub fn health(&self) -> Result<()> {
         let (status, _) = self.call("GET", "/health", b"")?;
         expect(status, 204)
     }
 
     /// Asks the agent through the gateway until it answers.
-    pub(crate) fn first_answer(&self, made: &Made) -> Result<()> {
+    pub fn first_answer(&self, made: &Made) -> Result<()> {
         let begun = Instant::now();
         loop {
             let (status, _) = self.send("GET", "/health", &agent_headers(made, ""), b"")?;
@@ -99,7 +145,7 @@ impl Api {
     }
 
     /// Runs `echo` inside, and reads its output.
-    pub(crate) fn run_echo(&self, made: &Made) -> Result<()> {
+    pub fn run_echo(&self, made: &Made) -> Result<()> {
         let message = br#"{"process":{"cmd":"/bin/echo","args":["hello"]},"stdin":false}"#;
         let mut body = vec![0];
         body.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
@@ -126,6 +172,10 @@ impl Api {
     }
 
     fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
+        end(self.begin(method, path, headers, body)?)
+    }
+
+    fn begin(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Result<TcpStream> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_nodelay(true)?;
         let mut request = format!(
@@ -135,14 +185,18 @@ impl Api {
         .into_bytes();
         request.extend_from_slice(body);
         stream.write_all(&request)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let status = answer.get(9..12).ok_or("no answer")?;
-        let status = std::str::from_utf8(status)?.parse()?;
-        let head = answer.windows(4).position(|w| w == b"\r\n\r\n");
-        let body = answer.split_off(head.ok_or("no end of the head")? + 4);
-        Ok((status, body))
+        Ok(stream)
     }
+}
+
+fn end(mut stream: TcpStream) -> Result<(u16, Vec<u8>)> {
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let status = answer.get(9..12).ok_or("no answer")?;
+    let status = std::str::from_utf8(status)?.parse()?;
+    let head = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    let body = answer.split_off(head.ok_or("no end of the head")? + 4);
+    Ok((status, body))
 }
 
 fn agent_headers(made: &Made, more: &str) -> String {
