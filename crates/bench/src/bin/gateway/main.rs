@@ -65,11 +65,12 @@ fn compare() -> Result<(), Box<dyn Error>> {
     let mut large: Vec<Vec<Run>> = Vec::new();
     let mut echoes: Vec<Vec<f64>> = Vec::new();
     for _ in 0..ROUNDS {
-        let each = |of: &dyn Fn(&Proxy) -> Result<Run, Box<dyn Error>>| {
-            proxies.iter().map(of).collect::<Result<Vec<Run>, _>>()
+        let each = |path: &str, connections, seconds| {
+            let runs = proxies.iter().map(|p| wrk(p, path, connections, seconds));
+            runs.collect::<Result<Vec<Run>, _>>()
         };
-        small.push(each(&|proxy| wrk(proxy, "/", CONNECTIONS, SECONDS))?);
-        large.push(each(&|proxy| wrk(proxy, "/l", LARGE_CONNECTIONS, 1))?);
+        small.push(each("/", CONNECTIONS, SECONDS)?);
+        large.push(each("/l", LARGE_CONNECTIONS, 1)?);
         let echo =
             |proxy: &Proxy| load::echoes(proxy.address, &host, serve::TOKEN, ECHO_CONNECTIONS, 1);
         echoes.push(proxies.iter().map(echo).collect::<Result<_, _>>()?);
