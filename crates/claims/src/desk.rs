@@ -56,6 +56,8 @@ struct Line {
     waiting: FairQueue<Arc<Slot>>,
     /// Members that were offered, and as of which version.
     offered: BTreeMap<Name, Version>,
+    /// Tickets that have an offer and have not said what became of it.
+    trying: usize,
 }
 
 /// One place in a line.
@@ -145,7 +147,7 @@ impl Desk {
             if self.dispatch(pool, line) {
                 told.push(pool.clone());
             }
-            !line.waiting.is_empty() || !line.offered.is_empty()
+            !line.is_over()
         });
         drop(lines);
         told.iter().for_each(|pool| (self.changed)(pool));
@@ -244,11 +246,14 @@ impl Desk {
         ticket
     }
 
-    /// How many wait for a member of a pool.
+    /// How many wait for a member of a pool, those included that are about to claim the one they
+    /// were offered: what is theirs is not too much.
     #[must_use]
     pub fn waiting(&self, pool: &Key) -> usize {
         let lines = self.lines.lock();
-        lines.get(pool).map_or(0, |line| line.waiting.len())
+        lines
+            .get(pool)
+            .map_or(0, |line| line.waiting.len() + line.trying)
     }
 
     /// How a pool stands.
@@ -311,9 +316,14 @@ impl Desk {
 }
 
 impl Line {
+    fn is_over(&self) -> bool {
+        self.waiting.is_empty() && self.offered.is_empty() && self.trying == 0
+    }
+
     fn offer(&mut self, slot: &Slot, member: Arc<Sandbox>) {
         self.offered
             .insert(member.metadata.name.clone(), member.version());
+        self.trying += 1;
         *slot.state.lock() = State::Offered(member);
         (slot.wake)();
     }
@@ -377,16 +387,21 @@ impl Ticket {
 
     /// The member was claimed: it is offered again only as something newer.
     pub(crate) fn taken(&self) {
+        let mut lines = self.desk.lines.lock();
         *self.slot.state.lock() = State::Done;
+        if let Some(line) = lines.get_mut(&self.pool) {
+            line.trying = line.trying.saturating_sub(1);
+        }
     }
 
     /// Somebody else was first: this ticket is next in turn, and the member is offered again only
     /// as something newer.
     pub(crate) fn lost(&self) {
-        *self.slot.state.lock() = State::Waiting;
         let desk = &self.desk;
         let mut lines = desk.lines.lock();
+        *self.slot.state.lock() = State::Waiting;
         let line = lines.entry(self.pool.clone()).or_default();
+        line.trying = line.trying.saturating_sub(1);
         let skip = desk.entropy.below(SPREAD);
         let next = desk
             .pick(&self.pool, &line.offered, skip)
@@ -416,17 +431,20 @@ impl Drop for Ticket {
                 .remove(&self.slot.tenant, |slot| slot.number == self.slot.number),
             State::Offered(member) => {
                 // Untouched: the next may have it at once.
+                line.trying = line.trying.saturating_sub(1);
                 line.offered.remove(&member.metadata.name);
-                desk.dispatch(&self.pool, line)
+                desk.dispatch(&self.pool, line);
+                true
             }
             State::Trying(name) => {
                 // Its write failed or was never made. If it was made, the cache shows a newer one.
+                line.trying = line.trying.saturating_sub(1);
                 line.offered.remove(&name);
-                desk.dispatch(&self.pool, line)
+                desk.dispatch(&self.pool, line);
+                true
             }
         };
-        let over = line.waiting.is_empty() && line.offered.is_empty();
-        if over {
+        if line.is_over() {
             lines.remove(&self.pool);
         }
         drop(lines);

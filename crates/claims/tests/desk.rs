@@ -27,7 +27,7 @@ struct World {
     entropy: Arc<Entropy>,
     pool: Key,
     _pools: PoolCache,
-    _tasks: Tasks,
+    tasks: Tasks,
 }
 
 fn team() -> Namespace {
@@ -78,7 +78,7 @@ impl World {
             entropy,
             pool: Key::namespaced(PoolSpec::KIND, team(), name),
             _pools: pools,
-            _tasks: tasks,
+            tasks,
         };
         for n in 0..members {
             world.add(n).await;
@@ -183,7 +183,7 @@ async fn a_greedy_tenant_gets_every_other_member_while_another_waits() {
             got
         });
     }
-    let all = tokio::spawn(join_all(waiting));
+    let all = world.tasks.clone().spawn(join_all(waiting));
     world.settle().await;
     assert_eq!(world.desk.waiting(&world.pool), 30);
     for n in 0..30 {
@@ -208,7 +208,7 @@ async fn weights_of_the_pool_are_turns() {
     let order = Arc::new(Mutex::new(Vec::new()));
     for tenant in ["light", "heavy"].into_iter().cycle().take(16) {
         let (world, order) = (Arc::clone(&world), Arc::clone(&order));
-        tokio::spawn(async move {
+        world.tasks.clone().spawn(async move {
             world.claim(tenant, soon(100)).await.unwrap();
             order.lock().push(tenant);
         });
@@ -228,7 +228,10 @@ async fn who_waits_is_woken_by_the_member_that_becomes_free() {
     let first = world.claim("a", Wait::No).await.unwrap();
     let waiting = {
         let world = Arc::clone(&world);
-        tokio::spawn(async move { world.claim("b", soon(1000)).await })
+        world
+            .tasks
+            .clone()
+            .spawn(async move { world.claim("b", soon(1000)).await })
     };
     world.settle().await;
     world.give_back(&first).await;
@@ -246,7 +249,10 @@ async fn a_full_line_and_a_wait_in_vain_say_how_the_pool_stands() {
     world.settle().await;
     let wait = |tenant: &'static str, seconds| {
         let world = Arc::clone(&world);
-        tokio::spawn(async move { world.claim(tenant, soon(seconds)).await })
+        world
+            .tasks
+            .clone()
+            .spawn(async move { world.claim(tenant, soon(seconds)).await })
     };
     let (one, two) = (wait("a", 5), wait("b", 7));
     world.settle().await;
@@ -273,11 +279,17 @@ async fn who_leaves_loses_the_place_and_never_a_member() {
     let leaves = {
         let world = Arc::clone(&world);
         let left = tokio::time::sleep(Duration::from_secs(1));
-        tokio::spawn(async move { world.claim_unless("a", soon(100), left).await })
+        world
+            .tasks
+            .clone()
+            .spawn(async move { world.claim_unless("a", soon(100), left).await })
     };
     let stays = {
         let world = Arc::clone(&world);
-        tokio::spawn(async move { world.claim("b", soon(100)).await })
+        world
+            .tasks
+            .clone()
+            .spawn(async move { world.claim("b", soon(100)).await })
     };
     assert!(matches!(leaves.await.unwrap(), Err(ClaimError::Left)));
     world.add(0).await;

@@ -95,9 +95,19 @@ pub(crate) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<
                 continue;
             }
         }
-        print(&format!("{title} deleted\n"))?;
+        print(&format!("{title} deleted{}\n", left_behind(&answer)))?;
     }
     crate::tally(failed)
+}
+
+/// What outlives an object that was deleted: claimed members of a pool are their owners'.
+fn left_behind(answer: &Value) -> String {
+    let claimed = answer["status"]["claimed"].as_u64().unwrap_or(0);
+    match (answer["kind"].as_str(), claimed) {
+        (Some("SandboxPool"), 1) => "; 1 claimed sandbox stays its owner's".to_owned(),
+        (Some("SandboxPool"), n @ 2..) => format!("; {n} claimed sandboxes stay their owners'"),
+        (_, _) => String::new(),
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +147,10 @@ async fn wait_until_gone(
                 .into_iter()
                 .flatten();
             let finalizers: Vec<&str> = finalizers.filter_map(Value::as_str).collect();
-            let held = if finalizers.is_empty() {
+            let why = object["status"]["why"].as_str().unwrap_or_default();
+            let held = if !why.is_empty() {
+                format!(": {why}")
+            } else if finalizers.is_empty() {
                 String::new()
             } else {
                 format!(": it waits for {}", finalizers.join(", "))

@@ -28,11 +28,13 @@ mod e2b;
 pub mod exec;
 mod gc;
 mod get;
+mod history;
 mod key;
 pub mod kubeconfig;
 mod manifest;
 mod merge;
 mod output;
+mod pool;
 mod progress;
 mod resource;
 mod sandbox;
@@ -136,6 +138,21 @@ are those of the server on this machine, found by its kubeconfig, and of the tea
 
 A server does this by itself every gc.interval. What was written a moment ago stays for gc.grace.")]
     Gc(gc::Arguments),
+    /// Show what sandboxes were: whose, from where, how they ended
+    #[command(after_help = "Examples:
+  dormouse history
+  dormouse history --since 1h --pool warm
+  dormouse history --live --json")]
+    History(history::Arguments),
+    /// Show and scale pools of ready sandboxes
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  dormouse pool ls
+  dormouse pool scale warm --min-idle 10 --max-idle 20
+  dormouse pool describe warm"
+    )]
+    Pool(pool::Command),
     /// Print the server's certificate authority, and how to trust it
     #[command(after_help = "Examples:
   dormouse cert > dormouse-ca.crt
@@ -167,6 +184,8 @@ pub async fn run(command: Command, is_root: bool) -> anyhow::Result<ExitCode> {
         Command::Top(arguments) => top::run(&arguments, is_root).await,
         Command::Audit(arguments) => audit::run(&arguments, is_root).await,
         Command::Gc(arguments) => gc::run(&arguments, is_root).await,
+        Command::History(arguments) => history::run(&arguments, is_root).await,
+        Command::Pool(command) => pool::run(command, is_root).await,
         Command::Cert(arguments) => cert::run(&arguments, is_root),
         Command::Key(command) => key::run(&command, is_root).await,
         Command::Crds => crds(),

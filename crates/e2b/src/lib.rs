@@ -35,6 +35,7 @@ mod create;
 mod egress;
 mod extension;
 mod fork;
+mod history;
 mod idempotency;
 mod intent;
 mod layers;

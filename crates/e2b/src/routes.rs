@@ -1,7 +1,7 @@
 //! Every route of E2B's control API: those that are served, and those that are refused by name.
 
 use crate::{
-    audit, connect, create, egress, fork, lifetime, list, logs, metrics, pause,
+    audit, connect, create, egress, fork, history, lifetime, list, logs, metrics, pause,
     refusal::Refusal,
     route::{
         Route, Served,
@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Route> {
     SERVED.iter().chain(&REFUSED)
 }
 
-static SERVED: [Route; 34] = [
+static SERVED: [Route; 35] = [
     Route::new(
         Get,
         "/health",
@@ -280,6 +280,15 @@ static SERVED: [Route; 34] = [
     )
     .query(audit::QUERY)
     .gives::<wire::AuditPage>(),
+    Route::new(
+        Get,
+        "/dormouse/history",
+        "What sandboxes were, and are (not E2B's)",
+        &[200, 503],
+        |call| Box::pin(history::list(call)),
+    )
+    .query(history::QUERY)
+    .gives::<wire::HistoryPage>(),
     Route::new(
         Post,
         "/sandboxes/{sandboxID}/fork",

@@ -463,6 +463,15 @@ pub(crate) struct Error {
     pub(crate) error_code: Option<String>,
 }
 
+/// Some sandboxes that live, or have ended.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct HistoryPage {
+    /// Of each team from the newest to the oldest.
+    pub(crate) records: Vec<model::record::RecordSpec>,
+    /// What continues this list as `after`; null at the end.
+    pub(crate) next: Option<String>,
+}
+
 /// Some entries of the audit log.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct AuditPage {

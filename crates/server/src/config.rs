@@ -9,7 +9,7 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`types`], [`forwards`] | what a value can be, as text |
+//! | [`types`], [`forwards`], [`registry`] | what a value can be, as text |
 //! | [`load`] | the layers, and refusals that name where the bad value stands |
 //! | [`flags`] | the table as command-line flags |
 //! | [`show`] | what is in force and from where |
@@ -167,6 +167,10 @@ settings! {
     gc_interval: Period = "gc.interval", Fallback::Fixed("10m");
     /// How long nothing must have needed one before it is removed
     gc_grace: Period = "gc.grace", Fallback::Fixed("1h");
+    /// How long it is kept what a sandbox was after it has ended
+    history_keep: Period = "history.keep", Fallback::Fixed("168h");
+    /// The most sandboxes of which that is kept; the oldest are forgotten first
+    history_max_records: AtLeastOne = "history.max_records", Fallback::Fixed("100000");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

@@ -125,6 +125,11 @@ impl ControlLoop {
         self.control.caches()
     }
 
+    /// Where claims are served.
+    pub(crate) fn desk(&self) -> &Arc<claims::Desk> {
+        self.control.desk()
+    }
+
     /// Lets the turns under way finish.
     pub(crate) async fn drain(self, grace: Duration) {
         self.control.drain(grace).await;

@@ -285,6 +285,7 @@ async fn start_api(
         ledger,
     );
     ports.audit = Some(on.audit.clone());
+    ports.desk = Some(Arc::clone(on.control.desk()));
     ports.followers = Arc::new(Routed(watched.clone()));
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
     if let Some(runtime) = &on.engine.local {

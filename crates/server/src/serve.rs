@@ -15,6 +15,7 @@ use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
 use api::{Authenticator, Limits, ResourceApi};
 use cli::kubeconfig::Kubeconfig;
+use control::history::Retention;
 use kit::{Clock, Entropy, SystemClock, Tasks};
 use rustls::ServerConfig;
 use store::Store;
@@ -113,6 +114,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             let tokens = Arc::new(SealedTokens(seal.clone()));
             let options = control::Options {
                 drain_timeout: settings.wake_drain_timeout.0,
+                history: Retention {
+                    keep: settings.history_keep.0,
+                    most: settings.history_max_records.0,
+                    ..Retention::default()
+                },
+                // The data directory is this process's alone.
+                claims_alone: true,
                 ..control::Options::default()
             };
             let front = used.clone();

@@ -1,9 +1,230 @@
 //! Sandboxes from pools.
 
-use model::pool::RecyclePolicy;
-use serde_json::json;
+use std::time::Duration;
 
-use crate::support::{World, name};
+use model::{
+    Epoch, Sandbox, SandboxPool, SandboxTemplate, Spec as _,
+    lifecycle::Phase,
+    pool::{PoolSpec, RecyclePolicy, WhenEmpty},
+    record::RecordSpec,
+    sandbox::{StopCause, StopReason},
+};
+use serde_json::json;
+use store::StoreExt as _;
+
+use crate::support::{World, name, options, team};
+
+/// Changes a pool.
+async fn change(world: &World, called: &str, change: impl FnOnce(&mut PoolSpec)) {
+    let key = model::Key::namespaced(PoolSpec::KIND, team("a"), name(called));
+    let mut pool: SandboxPool = world.store.find(&key).await.unwrap().unwrap();
+    change(&mut pool.spec);
+    world.store.update_spec(&pool).await.unwrap();
+    world.settle().await;
+}
+
+async fn records(world: &World) -> Vec<RecordSpec> {
+    let query = store::Query::kind(RecordSpec::KIND);
+    let (all, _) = world
+        .store
+        .list_objects::<RecordSpec>(&query)
+        .await
+        .unwrap();
+    all.into_iter().map(|record| record.spec).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_in_line_where_the_pool_says_so_and_the_pool_grows_for_it() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    world.pool("a", "warm", 0, RecyclePolicy::Destroy).await;
+    change(&world, "warm", |spec| {
+        spec.when_empty = WhenEmpty::Queue;
+        spec.max = 2;
+    })
+    .await;
+    let ask = || client.post("/v2/sandboxes", json!({"templateID": "warm"}));
+    let (one, two) = tokio::join!(ask(), ask());
+    assert_eq!(
+        (one.status, two.status),
+        (201, 201),
+        "{} {}",
+        one.text,
+        two.text
+    );
+    let owned = |s: &&Sandbox| s.spec.owner.is_some();
+    let all = world.records().await;
+    assert!(
+        all.iter()
+            .filter(owned)
+            .all(|s| s.spec.pool == Some(name("warm")))
+    );
+    // The pool is at its max: the third waits until one is given back.
+    let (third, ended) = tokio::join!(ask(), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        client.delete(&format!("/sandboxes/{}", one.id())).await
+    });
+    assert_eq!((third.status, ended.status), (201, 204), "{}", third.text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_pool_answers_with_its_counts_and_a_hint() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    world.pool("a", "warm", 0, RecyclePolicy::Destroy).await;
+    change(&world, "warm", |spec| {
+        spec.when_empty = WhenEmpty::Queue;
+        spec.max = 0;
+        spec.max_idle = 0;
+        spec.queue.limit = 1;
+    })
+    .await;
+    let ask = |seconds: &'static str| {
+        let metadata = json!({"dormouse.dev/startup-timeout": seconds});
+        client.post(
+            "/v2/sandboxes",
+            json!({"templateID": "warm", "metadata": metadata}),
+        )
+    };
+    let (late, full) = tokio::join!(ask("9"), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ask("9").await
+    });
+    assert_eq!(
+        (late.status, full.status),
+        (429, 429),
+        "{} {}",
+        late.text,
+        full.text
+    );
+    assert_eq!(full.body["error_code"], "sandbox_pool_empty");
+    assert!(full.text.contains("1 claims wait already"), "{}", full.text);
+    assert!(full.text.contains("raise spec.max"), "{}", full.text);
+    assert!(late.text.contains("within 9 s"), "{}", late.text);
+    assert!(full.headers.contains_key("retry-after"));
+    assert!(world.records().await.is_empty(), "nothing was made");
+    // The pool goes on serving.
+    change(&world, "warm", |spec| spec.max = 3).await;
+    assert_eq!(ask("9").await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_sandbox_was_is_kept_before_its_member_is_idle_again() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    world.pool("a", "warm", 1, RecyclePolicy::Recycle).await;
+    let body = json!({"templateID": "warm", "metadata": {"job": "7"}});
+    let first = client.post("/v2/sandboxes", body).await;
+    let live = client.get("/dormouse/history?state=live").await;
+    assert_eq!(live.status, 200, "{}", live.text);
+    assert_eq!(live.body["records"][0]["sandboxId"], first.id());
+    assert_eq!(live.body["records"][0]["phase"], "Running");
+    assert_eq!(
+        client
+            .delete(&format!("/sandboxes/{}", first.id()))
+            .await
+            .status,
+        204
+    );
+    world.settle().await;
+    let plain = client
+        .create(json!({"templateID": "base", "timeout": 5}))
+        .await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let all = records(&world).await;
+    assert_eq!(all.len(), 2, "{all:?}");
+    let of = |id: &str| all.iter().find(|r| r.sandbox_id.as_str() == id).unwrap();
+    let recycled = of(&first.id());
+    assert_eq!(recycled.pool, Some(name("warm")));
+    assert_eq!(recycled.metadata.get("job"), Some("7"));
+    assert!(recycled.recycled_at.is_some() && recycled.started_at.is_some());
+    assert_eq!(recycled.images.get("main"), Some("base"));
+    assert_eq!(
+        recycled.ended.as_ref().unwrap().reason,
+        StopReason::Completed
+    );
+    let timed_out = of(&plain).ended.clone().unwrap();
+    assert_eq!(timed_out.cause, Some(StopCause::Timeout));
+    // By team, pool and time, newest first, in pages.
+    let newest = client.get("/dormouse/history?limit=1").await.body;
+    assert_eq!(newest["records"][0]["sandboxId"], plain);
+    let next = newest["next"].as_str().unwrap();
+    let rest = client
+        .get(&format!("/dormouse/history?after={next}"))
+        .await
+        .body;
+    assert_eq!(rest["records"][0]["sandboxId"], first.id());
+    for (pool, expected) in [("warm", 2), ("cold", 0)] {
+        let path = format!("/dormouse/history?pool={pool}");
+        let page = client.get(&path).await.body;
+        assert_eq!(page["records"].as_array().unwrap().len(), expected);
+    }
+    let stranger = world.client("b").await;
+    let theirs = stranger.get("/dormouse/history?team=a").await.body;
+    assert_eq!(theirs["records"], json!([]));
+    let none = stranger.get("/dormouse/history").await.body;
+    assert_eq!(none["records"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_deleted_leaves_claimed_members_to_their_owners() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    world.pool("a", "warm", 2, RecyclePolicy::Recycle).await;
+    let mine = client.create(json!({"templateID": "warm"})).await;
+    let key = model::Key::namespaced(PoolSpec::KIND, team("a"), name("warm"));
+    let pool: SandboxPool = world.store.find(&key).await.unwrap().unwrap();
+    world.store.delete_object(&pool).await.unwrap();
+    world.settle().await;
+    let left: Option<SandboxPool> = world.store.find(&key).await.unwrap();
+    assert!(left.is_none(), "{:?}", left.map(|p| p.status.why));
+    let path = format!("/sandboxes/{mine}");
+    assert_eq!(client.get(&path).await.body["state"], "running");
+    assert_eq!(world.records().await.len(), 1, "idle members are gone");
+    // Another pool of that name does not take it back.
+    world.pool("a", "warm", 1, RecyclePolicy::Recycle).await;
+    assert_eq!(client.delete(&path).await.status, 204);
+    world.settle().await;
+    let all = world.records().await;
+    assert!(all.iter().all(|s| s.spec.epoch == Epoch(0)), "{all:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_pools_and_claims_are_said_to_be_and_the_pool_goes_on() {
+    let world = World::with(options()).await;
+    let client = world.client("a").await;
+    world.pool("a", "warm", 1, RecyclePolicy::Destroy).await;
+    let reply = client
+        .post(
+            "/v2/sandboxes",
+            json!({"templateID": "warm", "metadata": {"dormouse.dev/startup-timeout": "soon"}}),
+        )
+        .await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.text.contains("startup-timeout"), "{}", reply.text);
+    let huge = "x".repeat(10 << 20);
+    let reply = client
+        .post(
+            "/v2/sandboxes",
+            json!({"templateID": "warm", "envVars": {"A": huge}}),
+        )
+        .await;
+    assert!((400..=413).contains(&reply.status), "{}", reply.status);
+    // A template that goes: the pool says what it lacks, and serves what it has.
+    let key = model::Key {
+        kind: model::template::TemplateSpec::KIND,
+        namespace: None,
+        name: name("base"),
+    };
+    let template: SandboxTemplate = world.store.find(&key).await.unwrap().unwrap();
+    world.store.delete_object(&template).await.unwrap();
+    change(&world, "warm", |spec| spec.min_idle = 2).await;
+    let key = model::Key::namespaced(PoolSpec::KIND, team("a"), name("warm"));
+    let pool: SandboxPool = world.store.find(&key).await.unwrap().unwrap();
+    assert_eq!(&*pool.status.why, "template base does not exist");
+    let all = world.records().await;
+    assert!(all.iter().any(|s| s.status.phase == Phase::Idle));
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_pools_name_is_a_template_and_its_members_are_claimed() {
