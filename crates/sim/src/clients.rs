@@ -336,9 +336,6 @@ impl Client {
         let spec = ClaimSpec {
             pool: name(POOLS[self.entropy.below(POOLS.len())]),
             count: 1 + self.entropy.below(3) as u32,
-            env: model::StringMap::new(),
-            images: model::StringMap::new(),
-            metadata: model::StringMap::new(),
             timeouts: self.entropy.chance(0.5).then(|| self.some_timeouts()),
             timeout_seconds: 5 + self.entropy.below(60) as u32,
             keep_seconds: self

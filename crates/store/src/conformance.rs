@@ -28,8 +28,8 @@ pub mod writes;
 use std::time::Duration;
 
 use model::{
-    Key, Metadata, Name, Namespace, Object, Sandbox, SandboxPool, Spec as _,
-    lifecycle::Phase, pool::PoolSpec, sandbox::SandboxSpec,
+    Key, Metadata, Name, Namespace, Object, Sandbox, SandboxPool, Spec as _, lifecycle::Phase,
+    pool::PoolSpec, sandbox::SandboxSpec,
 };
 
 use crate::{Scope, Store, StoreExt as _, Watch, WatchEvent};

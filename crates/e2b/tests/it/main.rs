@@ -5,8 +5,8 @@
 mod admins;
 mod bad_input;
 mod creates;
-mod forks;
 mod foreign;
+mod forks;
 mod lifecycle;
 mod lists;
 mod others;

@@ -145,7 +145,9 @@ fn a_sandbox_is_made_used_put_to_sleep_woken_and_ended() {
     let page = server.run("audit --newest-first --limit 1");
     assert!(page.stdout.contains("sandbox.kill"), "{page:?}");
     let (_, place) = page.stderr.trim().rsplit_once(' ').unwrap();
-    let older = server.run(&format!("audit --limit 1 --before {place}")).ok();
+    let older = server
+        .run(&format!("audit --limit 1 --before {place}"))
+        .ok();
     assert!(!older.contains("sandbox.kill"), "{older}");
     let words = format!("audit --json --sandbox {id} --action sandbox.create");
     let entry = json(&server.run(&words).ok());
