@@ -1,10 +1,6 @@
 //! Claims over a real store and cache, with idle members that are only records.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "claimers of a test end with its runtime"
-)]
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
