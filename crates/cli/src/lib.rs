@@ -8,10 +8,10 @@
 //! | [`resource`] | kinds by any of their names, and their paths |
 //! | [`manifest`] | objects from YAML and JSON files |
 //! | [`output`] | tables, YAML, JSON |
-//! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`] | one command each |
+//! | [`get`], [`describe`], [`apply`], [`delete`], [`watch`], [`key`], [`pool`] | one command each |
 //! | [`merge`] | the three-way merge of `apply` |
 //! | [`e2b`] | the E2B API, as whom, and the agents behind it |
-//! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`gc`], [`cert`] | commands over that |
+//! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`history`], [`gc`], [`cert`] | commands over that |
 //! | [`attached`] | a sandbox for one command, on a server that runs |
 //! | [`progress`] | saying what takes long |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |

@@ -5,6 +5,9 @@
 //! | [`config`] | settings: file, environment, flags |
 //! | [`serve`] | `dormouse serve`, start to stop |
 //! | [`control_loop`] | what makes intent so, over which runtime |
+//! | [`sleep`] | what sleeping and waking need of several parts |
+//! | [`forwards`], [`ssh_door`] | other ways into sandboxes: ports of the host, SSH |
+//! | [`audit_trail`], [`process_logs`], [`logging`] | who did what, what start commands say, log lines |
 //! | [`metrics`] | the page for Prometheus |
 //! | [`sampling`] | what sandboxes use, measured |
 //! | [`data_plane`], [`announce`] | the E2B API and the gateway, and how to reach them |
@@ -12,7 +15,7 @@
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
-//! | [`image`] | `dormouse image`, `dormouse template build-base` |
+//! | [`image`], [`interpreter`] | `dormouse image`, `dormouse template` |
 //! | [`gc`] | what nothing needs any more |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
