@@ -18,7 +18,9 @@ pub struct Limits {
     pub per_address: usize,
     /// Connections that have not shown a key yet.
     pub strangers: usize,
-    /// How long one has for that.
+    /// Of these, of one address: whoever says nothing does not lock out everybody else.
+    pub strangers_per_address: usize,
+    /// How long one has for that, from the connect on.
     pub login_time: Duration,
     /// Keys that one connection may try.
     pub tries: usize,
@@ -34,6 +36,7 @@ impl Default for Limits {
             connections: 256,
             per_address: 64,
             strangers: 32,
+            strangers_per_address: 8,
             login_time: Duration::from_secs(30),
             tries: 8,
             refusal_time: Duration::from_millis(500),
@@ -56,7 +59,14 @@ struct Shared {
 struct Inside {
     all: usize,
     strangers: usize,
-    by_address: HashMap<IpAddr, usize>,
+    by_address: HashMap<IpAddr, Count>,
+}
+
+/// Connections of one address.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: usize,
+    strangers: usize,
 }
 
 /// A place for one connection, until it is dropped.
@@ -82,13 +92,18 @@ impl Doors {
         let of_it = inside.by_address.get(&address).copied().unwrap_or_default();
         let has_room = inside.all < limits.connections
             && inside.strangers < limits.strangers
-            && of_it < limits.per_address;
+            && of_it.all < limits.per_address
+            && of_it.strangers < limits.strangers_per_address;
         if !has_room {
             return None;
         }
         inside.all += 1;
         inside.strangers += 1;
-        inside.by_address.insert(address, of_it + 1);
+        let count = Count {
+            all: of_it.all + 1,
+            strangers: of_it.strangers + 1,
+        };
+        inside.by_address.insert(address, count);
         Some(Place {
             shared: self.0.clone(),
             address,
@@ -101,7 +116,11 @@ impl Place {
     /// It has shown its key.
     pub(crate) fn is_known(&self) {
         if std::mem::take(&mut *self.is_stranger.lock()) {
-            self.shared.inside.lock().strangers -= 1;
+            let mut inside = self.shared.inside.lock();
+            inside.strangers -= 1;
+            if let Some(of_it) = inside.by_address.get_mut(&self.address) {
+                of_it.strangers -= 1;
+            }
         }
     }
 }
@@ -112,8 +131,8 @@ impl Drop for Place {
         let mut inside = self.shared.inside.lock();
         inside.all -= 1;
         if let Some(of_it) = inside.by_address.get_mut(&self.address) {
-            *of_it -= 1;
-            if *of_it == 0 {
+            of_it.all -= 1;
+            if of_it.all == 0 {
                 inside.by_address.remove(&self.address);
             }
         }
@@ -160,5 +179,24 @@ mod tests {
         let inside = doors.0.inside.lock();
         assert_eq!((inside.all, inside.strangers), (0, 0));
         assert!(inside.by_address.is_empty());
+    }
+
+    #[test]
+    fn one_address_that_shows_no_key_leaves_room_for_others() {
+        let limits = Limits::default();
+        let doors = Doors::new(limits);
+        let at = |text: &str| doors.enter(text.parse().unwrap());
+        let mut silent: Vec<_> = std::iter::from_fn(|| at("192.0.2.1")).collect();
+        assert_eq!(silent.len(), limits.strangers_per_address);
+        assert!(limits.strangers_per_address <= limits.strangers / 4);
+        let other = at("192.0.2.2").unwrap();
+        silent[0].is_known();
+        let next = at("192.0.2.1").unwrap();
+        assert!(at("192.0.2.1").is_none(), "one showed its key, one came");
+        drop(silent.pop());
+        let last = at("192.0.2.1").unwrap();
+        assert!(at("192.0.2.1").is_none(), "one left, one came");
+        drop((silent, other, next, last));
+        assert!(doors.0.inside.lock().by_address.is_empty());
     }
 }

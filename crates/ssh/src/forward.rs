@@ -21,7 +21,8 @@ pub(crate) fn is_inside(host: &str, sandbox: &str) -> bool {
 /// Moves bytes between a channel and a port, until both directions have ended or one was cut.
 pub(crate) async fn join(channel: Channel<Msg>, port: Box<dyn Io>, flow: Arc<Flow>) {
     let (from_client, to_client) = channel.split();
-    let (pump, bucket, _signs) = spool(from_client, flow.clone());
+    // A port has no size and takes no signals: dropped here, none is kept.
+    let (pump, bucket, _) = spool(from_client, flow.clone());
     let (from_port, to_port) = tokio::io::split(port);
     let moved = async {
         tokio::try_join!(

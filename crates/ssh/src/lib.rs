@@ -16,6 +16,7 @@
 //! 2. Nothing of the sandbox is asked, and nothing is woken, before the key was proved.
 //! 3. What a client can hold without a key is little, for a short time, and bounded in number.
 //! 4. A client that leaves ends what it started.
+//! 5. What is kept for a connection, with a key or without, is bounded.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -25,6 +26,7 @@
 //! | `server` | listening |
 //! | `visitor` | one client: its key, its channels |
 //! | `session` | a shell, a command, or files |
+//! | `wish` | what a session is to be started with |
 //! | `forward` | a port |
 //! | `spool` | a client's bytes until somebody takes them |
 
@@ -36,6 +38,7 @@ mod server;
 mod session;
 mod spool;
 mod visitor;
+mod wish;
 
 pub use doors::Limits;
 pub use host_key::HostKey;

@@ -1,6 +1,7 @@
 //! Listens, and watches over connections.
 
 use std::{
+    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -15,7 +16,7 @@ use russh::{
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -81,6 +82,7 @@ pub async fn serve(
             sandboxes: sandboxes.clone(),
             limits,
             peer,
+            login_until: Instant::now() + limits.login_time,
             tasks: tasks.clone(),
         };
         let stop = tasks.stopping().clone();
@@ -101,6 +103,8 @@ struct Connection {
     sandboxes: Arc<dyn Sandboxes>,
     limits: Limits,
     peer: SocketAddr,
+    /// From the connect on, whatever is said in between.
+    login_until: Instant,
     tasks: Tasks,
 }
 
@@ -122,11 +126,12 @@ impl Connection {
             flow,
             channels: Arc::default(),
             most_channels: self.limits.channels,
+            wishes: HashMap::new(),
             tasks: self.tasks.clone(),
         };
         let peer: IpAddr = self.peer.ip().to_canonical();
         let begun = run_stream(self.config.clone(), stream, visitor);
-        let running = match timeout(self.limits.login_time, begun).await {
+        let running = match timeout_at(self.login_until, begun).await {
             Ok(Ok(running)) => running,
             Ok(Err(error)) => return tracing::debug!(%error, %peer, "SSH connection ended"),
             Err(_) => return tracing::debug!(%peer, "no SSH was spoken in time"),
@@ -146,7 +151,7 @@ impl Connection {
 
     /// Waits for a client to log in, and then as long as it may stay.
     async fn watch(&self, arrived: oneshot::Receiver<Arrival>, handle: &Handle) {
-        let Ok(Ok(arrival)) = timeout(self.limits.login_time, arrived).await else {
+        let Ok(Ok(arrival)) = timeout_at(self.login_until, arrived).await else {
             return say(handle, "it took too long to log in").await;
         };
         let Arrival { guest, key } = &arrival;
@@ -193,4 +198,63 @@ async fn say(handle: &Handle, why: &str) {
     let _ = timeout(FAREWELL, said).await;
     // The words are on their way when the loop of the connection has taken them.
     sleep(Duration::from_millis(100)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{any::Any, num::NonZeroU16};
+
+    use agent_client::{Client, Io};
+    use async_trait::async_trait;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::sandboxes::Guest;
+
+    /// No sandboxes at all.
+    #[derive(Debug)]
+    struct Nothing;
+
+    #[async_trait]
+    impl Sandboxes for Nothing {
+        fn admit(&self, _: &str, _: &str) -> Option<Guest> {
+            None
+        }
+
+        async fn enter(&self, _: &Guest) -> io::Result<Box<dyn Any + Send>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+
+        fn agent(&self, _: &Guest) -> io::Result<Client> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+
+        async fn port(&self, _: &Guest, _: NonZeroU16) -> io::Result<Box<dyn Io>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_to_log_in_does_not_begin_again_with_the_first_words() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let tasks = Tasks::default();
+        let limits = Limits::default();
+        let key = HostKey::from_seed(&[7; 32]);
+        let serving = serve(listener, key, Arc::new(Nothing), limits, tasks.clone());
+        tasks.spawn(serving);
+
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let begun = Instant::now();
+        // The server's words: it has taken the connection.
+        client.read_u8().await.unwrap();
+        sleep(limits.login_time * 9 / 10).await;
+        client.write_all(b"SSH-2.0-silent\r\n").await.unwrap();
+        let mut rest = Vec::new();
+        // Reset or closed, it has ended.
+        let _ = client.read_to_end(&mut rest).await;
+        let most = limits.login_time + FAREWELL + Duration::from_secs(1);
+        assert!(begun.elapsed() <= most, "after {:?}", begun.elapsed());
+        tasks.stopping().cancel();
+    }
 }

@@ -7,27 +7,26 @@
 //! A client that leaves ends what it started: who has a terminal as a lost line would, others by
 //! being asked to. What a program left behind on purpose stays.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use agent_client::{Client, Event, Process, StartOptions, by_pid};
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use russh::{
     Channel, ChannelId, ChannelMsg, ChannelWriteHalf, Sig,
     server::{Handle, Msg},
 };
-use tokio::sync::mpsc;
 use wire::{
     envd::PROGRAM,
-    process::{EndEvent, ProcessConfig, ProcessInput, Pty, PtySize, Signal, StartRequest},
+    process::{EndEvent, ProcessConfig, ProcessInput, Pty, Signal, StartRequest},
 };
 
 use crate::{
     sandboxes::{Guest, Sandboxes},
-    spool::{Bucket, Closed, Flow, Sign, spool},
+    spool::{Bucket, Closed, Flow, Sign, Signs, spool},
+    wish::{Wish, size},
 };
 
-/// The variables that a client may set: how it writes, and what its terminal can.
-const VARIABLES: [&str; 4] = ["LANG", "COLORTERM", "NO_COLOR", "TZ"];
 /// The best shell that is there: as a login shell, and for a command.
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi";
 const COMMAND: &str =
@@ -43,11 +42,6 @@ const NOT_RUN: u32 = 255;
 /// Standard error, to SSH.
 const STDERR: u32 = 1;
 
-/// Whether a client may set this variable.
-pub(crate) fn may_set(name: &str) -> bool {
-    VARIABLES.contains(&name) || name.starts_with("LC_")
-}
-
 /// Whether there is such a subsystem.
 pub(crate) fn is_subsystem(name: &str) -> bool {
     name == "sftp"
@@ -61,13 +55,6 @@ pub(crate) struct Session {
     pub(crate) handle: Handle,
 }
 
-/// What a client wants before it says what to run.
-#[derive(Debug, Default)]
-struct Wish {
-    env: HashMap<String, String>,
-    terminal: Option<PtySize>,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Run {
     Shell,
@@ -76,45 +63,32 @@ enum Run {
 }
 
 impl Session {
-    pub(crate) async fn serve(self, mut channel: Channel<Msg>) {
-        let mut wish = Wish::default();
+    /// Serves a channel, with what its client will have wished for when it says what to run.
+    pub(crate) async fn serve(self, mut channel: Channel<Msg>, wish: Arc<Mutex<Wish>>) {
         let run = loop {
-            match channel.wait().await {
-                Some(ChannelMsg::SetEnv {
-                    variable_name,
-                    variable_value,
-                    ..
-                }) if may_set(&variable_name) => {
-                    wish.env.insert(variable_name, variable_value);
-                }
-                Some(ChannelMsg::RequestPty {
-                    term,
-                    col_width,
-                    row_height,
-                    ..
-                }) => {
-                    wish.env.insert("TERM".to_owned(), term);
-                    wish.terminal = Some(size(col_width, row_height));
-                }
-                Some(ChannelMsg::WindowChange {
-                    col_width,
-                    row_height,
-                    ..
-                }) if wish.terminal.is_some() => {
-                    wish.terminal = Some(size(col_width, row_height));
-                }
-                Some(ChannelMsg::RequestShell { .. }) => break Run::Shell,
-                Some(ChannelMsg::Exec { command, .. }) => break Run::Command(command),
+            let said = channel.wait().await;
+            if wish.lock().is_too_much() {
+                break Err("too many variables were sent".to_owned());
+            }
+            match said {
+                Some(ChannelMsg::RequestShell { .. }) => break Ok(Run::Shell),
+                Some(ChannelMsg::Exec { command, .. }) => break Ok(Run::Command(command)),
                 Some(ChannelMsg::RequestSubsystem { name, .. }) if is_subsystem(&name) => {
-                    break Run::Files;
+                    break Ok(Run::Files);
                 }
                 Some(ChannelMsg::Close) | None => return,
                 Some(_) => {}
             }
         };
-        let (id, has_terminal) = (channel.id(), wish.terminal.is_some());
+        let wished = std::mem::take(&mut *wish.lock());
+        // Nobody else keeps it: what is asked for from here on is refused.
+        drop(wish);
+        let (id, has_terminal) = (channel.id(), wished.terminal.is_some());
         let (from_client, to_client) = channel.split();
-        let started = self.start(wish, run).await;
+        let started = match run {
+            Ok(run) => self.start(wished, run).await,
+            Err(why) => Err(why),
+        };
         let ended = match started {
             Ok((agent, process)) => {
                 let (pump, bucket, signs) = spool(from_client, self.flow.clone());
@@ -252,8 +226,8 @@ impl Running<'_> {
     }
 
     /// Passes on signals and sizes.
-    async fn signs(&self, mut signs: mpsc::UnboundedReceiver<Sign>) -> std::convert::Infallible {
-        while let Some(sign) = signs.recv().await {
+    async fn signs(&self, mut signs: Signs) -> std::convert::Infallible {
+        while let Some(sign) = signs.next().await {
             // The next one tells the size again; how a signal is taken is heard at the end.
             let _ = match sign {
                 Sign::Size { columns, rows } if self.has_terminal => {
@@ -311,18 +285,6 @@ fn request(wish: Wish, run: Run) -> Result<StartRequest, String> {
     })
 }
 
-/// A size of a terminal; one that nobody looks at may have none.
-fn size(columns: u32, rows: u32) -> PtySize {
-    let within = |number: u32, otherwise| match number {
-        0 => otherwise,
-        _ => number.min(u16::MAX.into()),
-    };
-    PtySize {
-        cols: within(columns, 80),
-        rows: within(rows, 24),
-    }
-}
-
 /// The signal that ended a program, as the agent's protocol words it.
 fn signal_of(status: &str) -> Option<Sig> {
     let name = status.strip_prefix("signal: ")?;
@@ -357,14 +319,6 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_harmless_variables_can_be_set() {
-        assert!(may_set("LANG") && may_set("LC_ALL") && may_set("COLORTERM"));
-        for name in ["LD_PRELOAD", "PATH", "BASH_ENV", "TERM", "LCX", "HOME", ""] {
-            assert!(!may_set(name), "{name}");
-        }
-    }
 
     #[test]
     fn a_command_is_one_word_for_the_shell() {

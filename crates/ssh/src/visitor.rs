@@ -1,14 +1,16 @@
 //! One client: which key it has, and what it opens.
 
 use std::{
+    collections::HashMap,
     num::NonZeroU16,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use kit::Tasks;
+use parking_lot::Mutex;
 use russh::{
     Channel, ChannelId, ChannelOpenFailure, Pty,
     keys::PublicKey,
@@ -22,6 +24,7 @@ use crate::{
     sandboxes::{Guest, Sandboxes},
     session,
     spool::Flow,
+    wish::Wish,
 };
 
 /// A guest, and with which key it came.
@@ -41,6 +44,8 @@ pub(crate) struct Visitor {
     pub(crate) flow: Arc<Flow>,
     pub(crate) channels: Arc<AtomicUsize>,
     pub(crate) most_channels: usize,
+    /// Of the sessions that have not said yet what to run.
+    pub(crate) wishes: HashMap<ChannelId, Weak<Mutex<Wish>>>,
     /// What runs for the client: it hears of the connection's end by its channel, and ends what it
     /// started inside.
     pub(crate) tasks: Tasks,
@@ -79,6 +84,10 @@ impl Visitor {
                 (open < self.most_channels).then_some(open + 1)
             });
         counted.ok().map(|_| Counted(self.channels.clone()))
+    }
+
+    fn find_wish(&self, channel: ChannelId) -> Option<Arc<Mutex<Wish>>> {
+        self.wishes.get(&channel)?.upgrade()
     }
 }
 
@@ -133,10 +142,13 @@ impl Handler for Visitor {
             flow: self.flow.clone(),
             handle: session.handle(),
         };
+        let wish = Arc::<Mutex<Wish>>::default();
+        self.wishes.retain(|_, wish| wish.strong_count() > 0);
+        self.wishes.insert(channel.id(), Arc::downgrade(&wish));
         reply.accept().await;
         self.tasks.spawn(async move {
             let _counted = counted;
-            serving.serve(channel).await;
+            serving.serve(channel, wish).await;
         });
         Ok(())
     }
@@ -187,31 +199,36 @@ impl Handler for Visitor {
         Ok(())
     }
 
-    // What follows is done where the channel is served; here it is only answered, at once and in
-    // order, as clients count on.
+    // What follows is answered at once and in order, as clients count on. What a session is to be
+    // started with is kept; everything else is done where the channel is served.
 
     async fn pty_request(
         &mut self,
         channel: ChannelId,
-        _: &str,
-        _: u32,
-        _: u32,
+        term: &str,
+        columns: u32,
+        rows: u32,
         _: u32,
         _: u32,
         _: &[(Pty, u32)],
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        session.channel_success(channel)
+        let wish = self.find_wish(channel);
+        match wish.is_some_and(|wish| wish.lock().set_terminal(term, columns, rows)) {
+            true => session.channel_success(channel),
+            false => session.channel_failure(channel),
+        }
     }
 
     async fn env_request(
         &mut self,
         channel: ChannelId,
-        variable_name: &str,
-        _: &str,
+        name: &str,
+        value: &str,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        match session::may_set(variable_name) {
+        let wish = self.find_wish(channel);
+        match wish.is_some_and(|wish| wish.lock().set_variable(name, value)) {
             true => session.channel_success(channel),
             false => session.channel_failure(channel),
         }
@@ -249,12 +266,15 @@ impl Handler for Visitor {
     async fn window_change_request(
         &mut self,
         channel: ChannelId,
-        _: u32,
-        _: u32,
+        columns: u32,
+        rows: u32,
         _: u32,
         _: u32,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
+        if let Some(wish) = self.find_wish(channel) {
+            wish.lock().resize(columns, rows);
+        }
         session.channel_success(channel)
     }
 
