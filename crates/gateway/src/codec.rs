@@ -21,11 +21,29 @@ pub(crate) use chunks::{Chunks, Piece};
 /// As many headers as a head may have.
 pub(crate) const MAX_HEADERS: usize = 100;
 
+/// As many bytes of empty lines as an answer may have before it.
+const MOST_EMPTY: usize = 4;
+
 /// Where the parser puts what it finds: lives on the stack, and is not cleared for every head.
 pub(crate) type Room<'b> = [MaybeUninit<Header<'b>>; MAX_HEADERS];
 
 pub(crate) const fn room<'b>() -> Room<'b> {
     [const { MaybeUninit::uninit() }; MAX_HEADERS]
+}
+
+/// The bytes without the empty lines they begin with. Those mean nothing before a head.
+pub(crate) const fn skip_empty_lines(mut bytes: &[u8]) -> &[u8] {
+    while let [b'\n', rest @ ..] | [b'\r', b'\n', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// Whether a head may end in these bytes, of which the first `looked` were found to be a part of
+/// one. Who sends a head byte by byte does not have it parsed as often.
+pub(crate) fn may_end(bytes: &[u8], looked: usize) -> bool {
+    let new = bytes.get(looked.saturating_sub(3)..).unwrap_or_default();
+    new.windows(2).any(|pair| pair == b"\n\n") || new.windows(3).any(|three| three == b"\n\r\n")
 }
 
 /// How long a body is.
@@ -178,6 +196,9 @@ impl<'h, 'b> Response<'h, 'b> {
         room: &'h mut Room<'b>,
         to_head: bool,
     ) -> Result<Option<Self>, HeadError> {
+        if bytes.len() - skip_empty_lines(bytes).len() > MOST_EMPTY {
+            return Err(HeadError::Syntax);
+        }
         let mut head = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default()
             .parse_response_with_uninit_headers(&mut head, bytes, room)
@@ -214,6 +235,13 @@ impl<'h, 'b> Response<'h, 'b> {
         if is_chunked && (length.is_some() || version == 0) {
             return Err(HeadError::Length);
         }
+        // Where there is no body but one was announced, it may come nevertheless.
+        let is_odd = match status {
+            204 => is_chunked || length.is_some_and(|length| length > 0),
+            304 => is_chunked,
+            _ => false,
+        };
+        can_stay &= to_head || !is_odd;
         let length = match (status, length) {
             _ if to_head => Length::None,
             (100..200 | 204 | 304, _) => Length::None,

@@ -93,6 +93,8 @@ pub(crate) struct Exchange {
     was_written: bool,
     /// What was read and not used.
     early: BytesMut,
+    /// How much of that was found to be a part of a head.
+    looked: usize,
     reading: Reading,
     to_head: bool,
     can_stay: bool,
@@ -125,6 +127,7 @@ impl Exchange {
             sending,
             was_written: false,
             early: BytesMut::new(),
+            looked: 0,
             reading: Reading::Over,
             to_head,
             can_stay: false,
@@ -217,12 +220,15 @@ impl Exchange {
     ) -> Poll<Result<Response<()>, ExchangeError>> {
         self.send(context)?;
         loop {
-            if !self.early.is_empty()
-                && let Some(response) = self.read_head(request_id)?
-            {
+            let is_worth_it = match self.looked {
+                0 => !self.early.is_empty(),
+                looked => codec::may_end(&self.early, looked),
+            };
+            if is_worth_it && let Some(response) = self.read_head(request_id)? {
                 return Poll::Ready(Ok(response));
             }
-            if self.early.len() > self.worker.shared.options.limits.head_bytes {
+            self.looked = self.early.len();
+            if self.looked > self.worker.shared.options.limits.head_bytes {
                 return Poll::Ready(Err(HeadError::Syntax.into()));
             }
             let worker = self.worker.clone();

@@ -50,8 +50,7 @@ pub(crate) async fn forward(
 ) -> Result<Answer, Refusal> {
     let key = Key::of(route, port);
     let started = worker.monotonic();
-    // What can be sent again need not be sure of its connection.
-    while let Some(upstream) = worker.pool.take(key, !outgoing.can_repeat) {
+    while let Some(upstream) = worker.pool.take(key) {
         worker.counters.reused();
         match exchange(worker, upstream, &mut outgoing, started).await {
             Ok(answer) => return Ok(answer),

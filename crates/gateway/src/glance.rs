@@ -21,6 +21,8 @@ pub(crate) struct Glance<'a> {
     request_id: Option<&'a [u8]>,
     has_origin: bool,
     asks_for_a_method: bool,
+    /// It says that it has a body, or wants to go on with another protocol.
+    is_more: bool,
     pub(crate) marks: Marks,
 }
 
@@ -44,6 +46,7 @@ impl<'a> Glance<'a> {
             request_id: None,
             has_origin: false,
             asks_for_a_method: false,
+            is_more: false,
             marks: Marks::default(),
         };
         let again = |field: Field<'a>, value: &'a [u8]| match field {
@@ -62,14 +65,16 @@ impl<'a> Glance<'a> {
             Name::ContentType => seen.marks.is_grpc = is_grpc(value),
             Name::Origin => seen.has_origin = true,
             Name::AskedMethod => seen.asks_for_a_method = true,
+            Name::ContentLength => seen.is_more |= value != b"0",
+            Name::TransferEncoding | Name::Upgrade => seen.is_more = true,
             _ => {}
         });
         seen
     }
 
-    /// Whether a page asks what it may ask.
+    /// Whether a page asks what it may ask, and nothing else.
     pub(crate) const fn is_of_a_preflight(&self) -> bool {
-        self.has_origin && self.asks_for_a_method
+        self.has_origin && self.asks_for_a_method && !self.is_more
     }
 
     /// The request's own id, if it can be passed on.

@@ -192,7 +192,7 @@ async fn send(
         length: body.length(was_told),
         upgrade: match (&socket, head.version) {
             (Some(_), _) => Some(socket2::PROTOCOL),
-            (None, Version::HTTP_11) => headers::wanted_upgrade(&head.headers, port),
+            (None, Version::HTTP_11) => headers::wanted_upgrade(&head.method, &head.headers, port),
             (None, _) => None,
         },
         socket_key: key.as_deref().map(str::as_bytes),

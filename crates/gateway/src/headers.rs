@@ -238,9 +238,16 @@ fn write_length(out: &mut Vec<u8>, length: Length) {
     }
 }
 
-/// The protocol a request wants to go on with. The agent has no other; HTTP/2 without TLS would be
-/// a second conversation that the gateway does not see into.
-pub(crate) fn wanted_upgrade(headers: &HeaderMap, port: Port) -> Option<&[u8]> {
+/// The protocol a request wants to go on with. Only a GET may. The agent has no other; HTTP/2
+/// without TLS would be a second conversation that the gateway does not see into.
+pub(crate) fn wanted_upgrade<'a>(
+    method: &Method,
+    headers: &'a HeaderMap,
+    port: Port,
+) -> Option<&'a [u8]> {
+    if method != Method::GET {
+        return None;
+    }
     let wanted = headers.get(http::header::UPGRADE)?.as_bytes();
     let is_asked = headers
         .get_all(http::header::CONNECTION)

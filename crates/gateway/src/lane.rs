@@ -72,6 +72,7 @@ pub(crate) async fn run<S: OverTcp>(
         link,
         client,
         early: Vec::new(),
+        looked: 0,
         head: Vec::new(),
     };
     loop {
@@ -109,6 +110,8 @@ struct Lane<S: OverTcp> {
     client: ClientIo<S>,
     /// What was read and not used.
     early: Vec<u8>,
+    /// How much of that was found to be a part of a head.
+    looked: usize,
     /// The head for the sandbox.
     head: Vec<u8>,
 }
@@ -150,8 +153,9 @@ impl<S: OverTcp> Lane<S> {
     fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<First> {
         if !self.early.is_empty() {
             self.link.head_begins();
-            let early = std::mem::take(&mut self.early);
-            if let Some(first) = self.first(early) {
+            if self.early.len() > self.looked
+                && let Some(first) = self.first()
+            {
                 return Poll::Ready(first);
             }
         }
@@ -164,6 +168,7 @@ impl<S: OverTcp> Lane<S> {
             };
             let read = &scratch[..count];
             if self.early.is_empty() {
+                let read = codec::skip_empty_lines(read);
                 // Mostly a whole head lies here, and nothing else.
                 match self.look(read) {
                     Look::Ask(mut ask, end) => {
@@ -174,26 +179,44 @@ impl<S: OverTcp> Lane<S> {
                         self.early.extend_from_slice(read);
                         return Poll::Ready(First::Library);
                     }
-                    Look::Part => self.early.extend_from_slice(read),
+                    Look::Part => {
+                        self.early.extend_from_slice(read);
+                        self.looked = read.len();
+                    }
                 }
             } else {
-                let mut early = std::mem::take(&mut self.early);
-                early.extend_from_slice(read);
-                if let Some(first) = self.first(early) {
+                self.early.extend_from_slice(read);
+                if let Some(first) = self.first() {
                     return Poll::Ready(first);
                 }
             }
         }
     }
 
-    /// Looks at bytes that were kept. They are kept again if they are not enough.
-    fn first(&mut self, bytes: Vec<u8>) -> Option<First> {
-        match self.look(&bytes) {
+    /// Looks at bytes that were kept, if a head may end in those that are new. They are kept again
+    /// if they are not enough.
+    fn first(&mut self) -> Option<First> {
+        let mut bytes = std::mem::take(&mut self.early);
+        let mut looked = std::mem::take(&mut self.looked);
+        let empty = bytes.len() - codec::skip_empty_lines(&bytes).len();
+        if empty > 0 {
+            bytes.drain(..empty);
+            looked = 0;
+        }
+        let is_worth_it = looked == 0
+            || codec::may_end(&bytes, looked)
+            || bytes.len() >= self.worker.shared.options.limits.head_bytes;
+        let look = match is_worth_it {
+            true => self.look(&bytes),
+            false => Look::Part,
+        };
+        match look {
             Look::Ask(mut ask, end) => {
                 self.begin_body(&mut ask, &bytes[end..]);
                 Some(First::Ask(ask))
             }
             Look::Part => {
+                self.looked = bytes.len();
                 self.early = bytes;
                 None
             }
@@ -297,7 +320,7 @@ impl<S: OverTcp> Lane<S> {
         let mut is_pool_asked = true;
         loop {
             let kept = if is_pool_asked {
-                worker.pool.take(key, !ask.can_repeat)
+                worker.pool.take(key)
             } else {
                 None
             };
@@ -307,7 +330,7 @@ impl<S: OverTcp> Lane<S> {
                     worker.counters.reused();
                     upstream
                 }
-                None => match self.connect(&ask).await {
+                None => match self.connect_awake(&ask).await {
                     Ok(Some(upstream)) => {
                         let now = worker.monotonic();
                         let took = now.saturating_sub(started);
@@ -353,6 +376,14 @@ impl<S: OverTcp> Lane<S> {
                 Err(TurnError::Client) => return After::Over,
             }
         }
+    }
+
+    /// The same as [`Self::connect`], to a sandbox that is woken if it falls asleep meanwhile.
+    async fn connect_awake(&mut self, ask: &Ask) -> Result<Option<Upstream>, Refusal> {
+        let (worker, route) = (self.worker.clone(), &ask.found.route);
+        let connecting = self.connect(ask);
+        let connected = handle::answer_of(&worker, &ask.open, route, connecting).await;
+        connected.and_then(|connected| connected)
     }
 
     /// A new connection; none if the client leaves meanwhile.

@@ -104,8 +104,12 @@ impl Link {
         }
     }
 
-    /// Ends the connection at once.
+    /// Ends the connection at once. Where an answer is under way, or not all of it was taken, its
+    /// end must not look like the answer's.
     pub(crate) fn doom(&self) {
+        if self.requests.get() > 0 || self.stalled_since.get().is_some() {
+            self.cut();
+        }
         self.is_doomed.set(true);
         self.wake();
     }

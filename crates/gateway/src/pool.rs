@@ -122,9 +122,8 @@ impl Pool {
         }
     }
 
-    /// A kept connection whose peer is still there, as far as is known; with `surely`, the kernel
-    /// is asked.
-    pub(crate) fn take(&self, key: Key, surely: bool) -> Option<Upstream> {
+    /// A kept connection whose peer is still there and has said nothing.
+    pub(crate) fn take(&self, key: Key) -> Option<Upstream> {
         loop {
             let kept = {
                 let mut shelves = self.shelves.borrow_mut();
@@ -132,7 +131,7 @@ impl Pool {
                 shelves.count -= 1;
                 kept
             };
-            if kept.upstream.is_fresh(surely) {
+            if kept.upstream.is_fresh() {
                 return Some(kept.upstream);
             }
         }

@@ -32,11 +32,10 @@ impl Upstream {
         !matches!(seen, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Whether another request can be sent on it. With `surely`, the kernel is asked whether the
-    /// peer is still there; else it is enough that nothing was heard since it came to rest.
-    pub(crate) fn is_fresh(&self, surely: bool) -> bool {
-        let is_quiet = self.rests(Waker::noop());
-        is_quiet && !(surely && self.is_spent())
+    /// Whether another request can be sent on it. The kernel is always asked: what a sandbox said
+    /// out of turn must not become the answer to somebody's next request.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.rests(Waker::noop()) && !self.is_spent()
     }
 
     /// Whether nothing was heard of it. From here on `waker` hears of its end.

@@ -77,7 +77,21 @@ fn an_answer_ends_where_its_head_says_or_is_none() {
         (Length::None, true),
     );
     ok(
+        "HTTP/1.1 204 No\r\nContent-Length: 0\r\n\r\n",
+        false,
+        (Length::None, true),
+    );
+    // A body that was announced may come, whatever the status says.
+    for head in [
         "HTTP/1.1 204 No\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        ok(head, false, (Length::None, false));
+        ok(head, true, (Length::None, true));
+    }
+    ok(
+        "\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
         false,
         (Length::None, true),
     );
@@ -105,11 +119,34 @@ fn an_answer_ends_where_its_head_says_or_is_none() {
     for head in [
         "HTTP/2 200 OK\r\n\r\n",
         "HTTP/1.1 99 Low\r\n\r\n",
+        "\n\n\n\n\nHTTP/1.1 200 OK\r\n\r\n",
+        "\n\n\n\n\n",
         "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
     ] {
         assert_eq!(length(head, false), Err(HeadError::Syntax), "{head}");
     }
     assert_eq!(length("HTTP/1.1 200 OK\r\nA: b\r\n", false), Ok(None));
+}
+
+#[test]
+fn the_end_of_a_head_is_seen_wherever_it_is_cut() {
+    for head in [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\nHost: x\n\n",
+        "GET / HTTP/1.1\r\nHost: x\n\r\n",
+        "GET / HTTP/1.1\nHost: x\r\n\n",
+    ] {
+        assert_eq!(kind(head), "plain", "{head:?}");
+        for looked in 0..head.len() {
+            assert!(may_end(head.as_bytes(), looked), "{head:?} {looked}");
+        }
+        for end in 0..head.len() {
+            assert!(!may_end(&head.as_bytes()[..end], 0), "{head:?} {end}");
+        }
+    }
+    assert_eq!(skip_empty_lines(b"\r\n\n\r\nGET"), b"GET");
+    assert_eq!(skip_empty_lines(b"\n\r"), b"\r");
+    assert_eq!(skip_empty_lines(b"\r\rGET"), b"\r\rGET");
 }
 
 /// Reads a body given in parts of `step` bytes. Answers it, its trailers and what was left.

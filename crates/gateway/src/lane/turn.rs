@@ -232,8 +232,15 @@ impl<'a, S: OverTcp> Turn<'a, S> {
                 }
             } else {
                 let mut early = std::mem::take(&mut self.early);
+                let looked = early.len();
                 early.extend_from_slice(bytes);
-                match self.read_head(worker, &early, &mut out)? {
+                let is_worth_it = codec::may_end(&early, looked)
+                    || early.len() > worker.shared.options.limits.head_bytes;
+                let used = match is_worth_it {
+                    true => self.read_head(worker, &early, &mut out)?,
+                    false => None,
+                };
+                match used {
                     Some(used) => self.read_body(&early[used..], &mut out)?,
                     None => self.early = early,
                 }
@@ -277,8 +284,11 @@ impl<'a, S: OverTcp> Turn<'a, S> {
             let took = worker.monotonic().saturating_sub(self.started);
             worker.counters.waited(Waited::FirstByte, took);
             self.can_stay = head.can_stay;
-            self.is_last =
-                self.ask.is_last || head.length == Length::UntilEnd || self.lane.link.is_draining();
+            // Who answers early may never read the rest, and then nothing can follow it.
+            self.is_last = self.ask.is_last
+                || self.left > 0
+                || head.length == Length::UntilEnd
+                || self.lane.link.is_draining();
             let id = self.ask.found.request_id.as_ref().map(|id| id.as_bytes());
             headers::write_answer(out, &head, id, self.is_last);
             self.reading = match head.length {

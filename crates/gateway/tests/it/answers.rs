@@ -232,6 +232,29 @@ async fn preflights_pass_without_a_token() {
 }
 
 #[tokio::test]
+async fn a_preflight_that_wants_more_needs_a_token() {
+    let world = World::new();
+    let web = program(world.ip, 0).await;
+    world.apply(world.secured("box"));
+    let asks = [
+        ("Origin", "https://page.test"),
+        ("Access-Control-Request-Method", "POST"),
+    ];
+    let upgrade = [("Connection", "Upgrade"), ("Upgrade", "websocket")];
+    for (more, body) in [
+        (&upgrade[..], ""),
+        (&[("Transfer-Encoding", "chunked")], "0\r\n\r\n"),
+        (&[("Content-Length", "1")], "x"),
+    ] {
+        let headers = [&asks[..], more].concat();
+        let to = to("box", web.port);
+        let text = request("OPTIONS", "/upgrade", &with(&to, &headers), "") + body;
+        assert_eq!(once(world.address(), &text).await.status, 403, "{text}");
+    }
+    assert_eq!(web.taken(), 0);
+}
+
+#[tokio::test]
 async fn routes_of_the_platform_are_nobodys() {
     let world = World::new();
     let agent = program(world.ip, AGENT).await;

@@ -211,6 +211,56 @@ async fn who_does_not_read_is_let_go() {
 }
 
 #[tokio::test]
+async fn an_answer_that_falls_silent_does_not_end_as_if_it_were_whole() {
+    let mut setup = Setup::default();
+    setup.options.limits.silence_timeout = Duration::ZERO;
+    let world = World::with(setup);
+    let program = crate::sandbox::raw(world.ip, 0, |mut stream, _| async move {
+        crate::sandbox::read_head(&mut stream).await;
+        let half = b"HTTP/1.1 200 OK\r\n\r\nhalf";
+        stream.write_all(half).await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    world.apply(world.route("box"));
+    let host = format!("{}-box.sbx.test", program.port);
+    // The short way, and the library's.
+    for more in [("X", "y"), ("Connection", "keep-alive, x")] {
+        let mut client = Client::connect(world.address()).await;
+        client.send(get("/", &[("Host", &host), more])).await;
+        let (_, end) = client.read_to_any_end().await;
+        let error = end.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[tokio::test]
+async fn heads_that_come_byte_by_byte_are_read_both_ways() {
+    let world = World::new();
+    let program = crate::sandbox::raw(world.ip, 0, |mut stream, _| async move {
+        stream.set_nodelay(true).unwrap();
+        crate::sandbox::read_head(&mut stream).await;
+        let answer = b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        for byte in answer {
+            stream.write_all(&[*byte]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    world.apply(world.route("box"));
+    let host = format!("{}-box.sbx.test", program.port);
+    for more in [("X", "y"), ("Connection", "keep-alive, x")] {
+        let mut client = Client::connect(world.address()).await;
+        let text = "\r\n\n".repeat(20) + &get("/", &[("Host", &host), more]);
+        for byte in text.as_bytes() {
+            client.send([*byte]).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(client.answer().await.body, "ok", "{more:?}");
+    }
+}
+
+#[tokio::test]
 async fn noise_is_answered_or_dropped_and_nothing_else() {
     use rand::{Rng as _, SeedableRng as _};
     let world = World::new();

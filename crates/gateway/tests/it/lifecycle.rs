@@ -114,6 +114,8 @@ async fn use_is_known_while_it_lasts_and_when_it_was_afterwards() {
     eventually(|| activity.of(route.uid).unwrap().open == 0).await;
     // What was refused was no use.
     let other = world.apply(world.secured("other"));
+    // The answer that came before the whole request was the last on its connection.
+    let mut client = Client::connect(world.address()).await;
     client.ask(get("/", &[("Host", "80-other.sbx.test")])).await;
     assert_eq!(activity.of(other.uid), None);
 }

@@ -182,5 +182,6 @@ async fn an_answer_before_the_whole_request_ends_the_connection() {
             .await;
         let answer = client.answer().await;
         assert_eq!((answer.status, &*answer.body), (413, number));
+        assert_eq!(answer.header("connection"), Some("close"));
     }
 }

@@ -488,6 +488,25 @@ async fn a_large_body_passes_both_ways_in_little_memory() {
 }
 
 #[tokio::test]
+async fn only_a_get_is_upgraded() {
+    let world = World::new();
+    let program = program(world.ip, 0).await;
+    world.apply(world.route("box"));
+    let host = host(program.port);
+    let headers = [
+        ("Host", host.as_str()),
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+    ];
+    for method in ["OPTIONS", "POST", "DELETE"] {
+        let text = request(method, "/mirror", &headers, "");
+        let answer = once(world.address(), text).await;
+        assert_eq!(answer.status, 200, "{method}");
+        assert!(!answer.body.contains("upgrade"), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn a_sandbox_that_does_not_read_holds_the_client_up() {
     let world = World::new();
     let program = raw(world.ip, 0, |stream, _| async move {

@@ -212,6 +212,44 @@ async fn a_request_under_which_its_sandbox_falls_asleep_wakes_it_or_is_refused()
 }
 
 #[tokio::test]
+async fn a_request_whose_sandbox_falls_asleep_while_it_is_dialled_wakes_it() {
+    let script = Arc::new(Script::default());
+    let mut setup = Setup {
+        wake: script.clone(),
+        ..Setup::default()
+    };
+    setup.options.limits.connect_timeout = Duration::from_secs(60);
+    let world = World::with(setup);
+    // Room for one connection that nobody takes: any other waits.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((world.ip, 0).into()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let to = listener.local_addr().unwrap();
+    let first = TcpStream::connect(to).await.unwrap();
+    let running = world.apply(asleep(&world, State::Running));
+    let mut client = Client::connect(world.address()).await;
+    let host = format!("{}-box.sbx.test", to.port());
+    client.send(get("/", &[("Host", &host)])).await;
+    let activity = world.gateway.activity();
+    eventually(|| activity.of(running.uid).is_some_and(|seen| seen.open == 1)).await;
+    world.apply(Route {
+        state: State::Paused,
+        ..running.clone()
+    });
+    eventually(|| script.waiting.load(Ordering::SeqCst) == 1).await;
+    world.apply(running.clone());
+    listener.accept().await.unwrap();
+    drop(first);
+    let (mut inside, _) = listener.accept().await.unwrap();
+    read_head(&mut inside).await;
+    inside
+        .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(client.head().await.status, 204);
+}
+
+#[tokio::test]
 async fn what_is_inside_is_waited_for_and_what_is_parked_is_not() {
     let script = Arc::new(Script::default());
     let world = world(&script, Duration::from_secs(60));
