@@ -367,8 +367,4 @@ def metrics_are_measured(world):
 
 @case(since="2.46")
 def what_is_not_built_is_refused_by_name(world):
-    box = world.shared()
-    raises(SandboxException, box.create_snapshot, "not supported")
-    raises(SandboxException, lambda: box.fork(), "not supported")
-    raises(SandboxException, lambda: Sandbox.list_snapshots().next_items(), "not supported")
     raises(Exception, lambda: world.create(volume_mounts={"/data": "volume"}), "volumeMounts")
