@@ -172,6 +172,11 @@ async fn give_back(
     let Some(member) = world.caches.sandboxes.find(&key) else {
         return Ok(());
     };
+    // It may have gone back and to somebody else since it was looked at.
+    let of = member.metadata.annotations.get(CLAIM_UID_ANNOTATION);
+    if of != Some(claim.uid().to_string().as_str()) {
+        return Ok(());
+    }
     let ending = Ending {
         reason: StopReason::Canceled,
         cause: None,

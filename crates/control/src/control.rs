@@ -397,10 +397,13 @@ impl Inner {
         match work {
             Work::Sandbox(key) => sandbox::drive(world, key, self.queue.failures(work)).await,
             Work::Snapshot(key) => {
+                // Looked up before: the snapshot may be gone after.
+                let source = world.caches.snapshots.find(key);
+                let source = source.map(|snapshot| snapshot::source_of(&snapshot));
                 let done = snapshot::drive(world, key).await;
                 // It may have left its sandbox frozen; the sandbox's own plan knows what is due.
-                if let Some(snapshot) = world.caches.snapshots.find(key) {
-                    self.ask(Work::Sandbox(snapshot::source_of(&snapshot)));
+                if let Some(source) = source {
+                    self.ask(Work::Sandbox(source));
                 }
                 done
             }

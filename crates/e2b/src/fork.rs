@@ -25,7 +25,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     body,
-    create::make,
+    create::{Placed, make},
     order::{Edition, Order, mint, timeout},
     refusal::Refusal,
     route::{Answer, Call, json},
@@ -147,12 +147,7 @@ impl Forking<'_> {
             .iter()
             .map(|child| (child.name.clone(), child.id.clone()))
             .collect();
-        let born = tokio::select! {
-            biased;
-            born = self.bear(snapshot, children) => Some(born),
-            () = tell.closed() => None,
-        };
-        let told = match born {
+        let told = match self.bear(snapshot, children, &mut tell).await {
             Some(born) => tell.send(born).is_ok(),
             None => false,
         };
@@ -167,16 +162,44 @@ impl Forking<'_> {
         api.discard_snapshot(&captured).await;
     }
 
-    async fn bear(&self, snapshot: SandboxSnapshot, children: Vec<Child>) -> Result<Born, Refusal> {
-        self.api.take(self.source, snapshot).await?;
+    /// Nothing if the client left meanwhile.
+    async fn bear(
+        &self,
+        snapshot: SandboxSnapshot,
+        children: Vec<Child>,
+        tell: &mut Tell,
+    ) -> Option<Result<Born, Refusal>> {
+        let taken = tokio::select! {
+            biased;
+            taken = self.api.take(self.source, snapshot) => taken,
+            () = tell.closed() => return None,
+        };
+        if let Err(refusal) = taken {
+            return Some(Err(refusal));
+        }
+        // To the end, whoever listens: what may still be written could not be found and removed.
+        let placed = join_all(children.into_iter().map(|child| self.place(child))).await;
         let deadline = Instant::now() + self.api.options.startup_timeout;
-        let births = children.into_iter().map(|child| self.one(child, deadline));
-        Ok(join_all(births).await)
+        let births = placed.into_iter().map(|placed| async move {
+            match placed {
+                Ok(placed) => self.ready(placed, deadline).await,
+                Err(refusal) => Err(refusal),
+            }
+        });
+        tokio::select! {
+            biased;
+            born = join_all(births) => Some(Ok(born)),
+            () = tell.closed() => None,
+        }
     }
 
-    async fn one(&self, child: Child, deadline: Instant) -> Result<Arc<Sandbox>, Refusal> {
+    async fn place(&self, child: Child) -> Result<Placed, Refusal> {
         let placed = make(self.api, self.team, self.order, &child.id).await?;
         child.reserved.written(placed.version);
+        Ok(placed)
+    }
+
+    async fn ready(&self, placed: Placed, deadline: Instant) -> Result<Arc<Sandbox>, Refusal> {
         let ready = placed.ready(self.api, self.order, deadline).await;
         if ready.is_err() {
             self.api.discard(&placed.key, &placed.id).await;

@@ -12,6 +12,7 @@ use model::{
     Sandbox, SandboxSnapshot, Timestamp,
     lifecycle::Phase,
     meta::{Condition, ConditionStatus, set_condition},
+    sandbox::DesiredState,
     snapshot::{CapturedContainer, Recipe, SnapshotPhase, SnapshotStatus, Source},
     workload::{Captured, Observed, WorkloadState},
 };
@@ -154,6 +155,10 @@ fn standing(sandbox: &Sandbox, observed: &Observed) -> Standing {
     }
     match (phase, observed) {
         (Phase::Stopped | Phase::Failed | Phase::Stopping, _) => Standing::Ended,
+        // Its own pause closes the doors before anything freezes.
+        (Phase::Running, _) if sandbox.spec.desired_state == DesiredState::Paused => {
+            Standing::NotYet("waits until its sandbox sleeps")
+        }
         (Phase::Running | Phase::Paused, Observed::Present(facts)) => match facts.state {
             WorkloadState::Cut => Standing::NotYet("waits until its sandbox sleeps on its files"),
             WorkloadState::Exited { .. } => Standing::Ended,

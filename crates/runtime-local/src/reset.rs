@@ -21,14 +21,8 @@ impl Engine {
             let image = self.find_image_of(&workload.record)?;
             workload.record.layer = None;
             workload.record.network = None;
-            workload.ledger.epoch = Epoch::default();
-            self.restart(fence, slot, workload, &image)?;
-            let renewed = slot.seen.lock().clone();
-            let renewed = renewed.ok_or(RuntimeError::Absent(fence.uid))?;
-            match self.unlike_fresh(fence.uid, &renewed)? {
-                None => Ok(()),
-                Some(difference) => Err(RuntimeError::NotClean(difference.into()).into()),
-            }
+            self.restart(fence, slot, workload, &image, For::Nobody)
+                .map(drop)
         })
     }
 
@@ -40,7 +34,7 @@ impl Engine {
             let image = self.find_image(images)?;
             workload.record.images = images.clone();
             workload.record.layer = None;
-            self.restart(fence, slot, workload, &image)
+            self.restart(fence, slot, workload, &image, For::TheSame)
         })
     }
 
@@ -50,6 +44,7 @@ impl Engine {
         slot: &Slot,
         mut workload: Workload,
         image: &Image,
+        whom: For,
     ) -> Result<Facts> {
         let uid = fence.uid;
         let place = self.place(uid);
@@ -58,44 +53,62 @@ impl Engine {
         if let Some(seen) = slot.seen.lock().as_mut() {
             seen.record.stage = Stage::Restarting;
         }
+        let stays = whom == For::TheSame && workload.ledger.epoch != Epoch::default();
         // Frozen or not: nothing of it runs on between here and its end.
         let arming = place.inside().join("arming.json");
-        let arming = (workload.ledger.epoch != Epoch::default())
-            .then(|| std::fs::read(&arming).ok())
-            .flatten();
+        let arming = stays.then(|| std::fs::read(&arming).ok()).flatten();
+        let mut launched = None;
         let renewed = self.clear(uid, workload.process.as_ref()).and_then(|()| {
             if place.upper().exists() || self.cgroup(uid).is_populated()? {
                 let left = RuntimeError::NotClean("its files or processes are still there".into());
                 return Err(left.into());
             }
+            // Before anything runs again: who dies after this must not go on with the settings of
+            // an owner who is gone.
+            if !stays {
+                self.disarm(uid)?;
+            }
             workload.record.container_id = self.new_container_id();
-            place.write_ledger(workload.ledger)?;
+            // Of the last delivery, until it is proven that nothing of that is left.
             let next = self.launch(uid, &place, workload.record.clone(), workload.ledger, image)?;
+            let next = launched.insert(next);
             if let Some(arming) = arming {
                 let path = place.inside().join("arming.json");
                 crate::record::replace(&path, &arming, 0o600).doing("keep the sandbox's arming")?;
             }
-            if workload.ledger.epoch == Epoch::default() {
-                self.disarm(uid)?;
-            } else {
-                self.arm_again(uid, &next)?;
-            }
-            Ok(next)
-        });
-        match renewed {
-            Ok(next) => {
-                let facts = next.facts();
-                *slot.seen.lock() = Some(next);
-                Ok(facts)
-            }
-            Err(error) => {
-                // It can only be removed now.
-                if let Some(seen) = slot.seen.lock().as_mut() {
-                    seen.record.stage = Stage::Removing;
-                    seen.process = None;
+            match whom {
+                For::TheSame if stays => self.arm_again(uid, next)?,
+                For::TheSame => {}
+                For::Nobody => {
+                    if let Some(difference) = self.unlike_fresh(uid, next)? {
+                        return Err(RuntimeError::NotClean(difference.into()).into());
+                    }
+                    next.ledger.epoch = Epoch::default();
+                    place.write_ledger(next.ledger)?;
                 }
-                Err(error)
+            }
+            Ok(next.facts())
+        });
+        let mut seen = slot.seen.lock();
+        match (&renewed, launched) {
+            (Ok(_), Some(next)) => *seen = Some(next),
+            // It can only be removed now.
+            (_, launched) => {
+                if let Some(seen) = seen.as_mut() {
+                    seen.record.stage = Stage::Removing;
+                    seen.process = launched.and_then(|next| next.process);
+                }
             }
         }
+        renewed
     }
+}
+
+/// For whom a sandbox starts over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// For who has it.
+    TheSame,
+    /// For nobody yet: only if nothing of who had it is left.
+    Nobody,
 }
