@@ -57,6 +57,11 @@ impl Api {
         self.create_as(br#"{"templateID":"base"}"#)
     }
 
+    /// Makes one from a template or a pool.
+    pub fn create_from(&self, name: &str) -> Result<Made> {
+        self.create_as(format!(r#"{{"templateID":"{name}"}}"#).as_bytes())
+    }
+
     /// Makes one that traffic wakes.
     pub fn create_sleeper(&self) -> Result<Made> {
         self.create_as(

@@ -69,15 +69,38 @@ impl Server {
 
     /// How often a sandbox has woken.
     pub fn wakes(&self, id: &str) -> Result<u64> {
+        let record = self.get("sandbox", id)?;
+        let woken = record["status"]["sleeps"]["woken"].as_u64();
+        Ok(woken.unwrap_or_default())
+    }
+
+    /// An object, as it is served.
+    pub fn get(&self, kind: &str, name: &str) -> Result<serde_json::Value> {
+        let shown = self.command(&["get", kind, name, "-o", "json"])?.output()?;
+        Ok(serde_json::from_slice(&shown.stdout)?)
+    }
+
+    /// Creates or changes objects.
+    pub fn apply(&self, text: &str) -> Result<()> {
         let home = self.home.as_ref().ok_or("it has no home")?;
-        let shown = Command::new(&self.program)
-            .args(["get", "sandbox", id, "-o", "json"])
-            .env("DORMOUSE_DATA_DIR", home.path().join("data"))
-            .output()?;
-        let record: serde_json::Value = serde_json::from_slice(&shown.stdout)?;
-        Ok(record["status"]["sleeps"]["woken"]
-            .as_u64()
-            .unwrap_or_default())
+        let file = home.path().join("apply.yaml");
+        kit::durable::write_file(&file, text.as_bytes(), 0o600)?;
+        let mut command = self.command(&["apply", "-f"])?;
+        let applied = command.arg(file).output()?;
+        if applied.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&applied.stderr).into())
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Result<Command> {
+        let home = self.home.as_ref().ok_or("it has no home")?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .env("DORMOUSE_DATA_DIR", home.path().join("data"));
+        Ok(command)
     }
 
     /// How many layers it has stored.
@@ -92,18 +115,23 @@ impl Server {
 
     /// Prints the memory it takes, and holds it to what an idle one may take.
     pub fn memory(&self, name: &str) -> Result<()> {
+        verdict(
+            &format!("{name}, MB"),
+            self.resident()?,
+            Target::AtMost(64.0),
+        );
+        Ok(())
+    }
+
+    /// The memory it takes, in megabytes.
+    pub fn resident(&self) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes: f64 = line
             .and_then(|line| line.split_whitespace().next())
             .ok_or("no memory")?
             .parse()?;
-        verdict(
-            &format!("{name}, MB"),
-            kilobytes / 1024.0,
-            Target::AtMost(64.0),
-        );
-        Ok(())
+        Ok(kilobytes / 1024.0)
     }
 
     /// Stops it in order, and answers its home.
