@@ -191,6 +191,9 @@ class Context:
                 async with session.get(f"{AGENT}/envs", headers=headers) as answer:
                     if answer.status == 200:
                         env = await answer.json()
+        if "PATH" in env:
+            # The sandbox's own does not know of the environment that kernels run in.
+            env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
         await self.set_env(env)
         self.env = env
 

@@ -70,8 +70,9 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 
 /// Reads a body that may be left out.
 pub(crate) fn parse_or_default<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Refusal> {
-    match bytes.trim_ascii() {
-        b"" | b"null" => Ok(T::default()),
-        some => parse(some),
+    match (bytes, bytes.trim_ascii()) {
+        (b"", _) | (_, b"null") => Ok(T::default()),
+        // Blanks alone are no JSON.
+        (_, some) => parse(some),
     }
 }
