@@ -11,7 +11,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
-use kit::Tasks;
+use kit::{Clock as _, SystemClock, Tasks};
+use model::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -361,6 +362,13 @@ impl Api {
             (_, _) => refused,
         }
     }
+}
+
+/// The moment so many seconds ago, as queries name one.
+pub(crate) fn ago(seconds: u32) -> String {
+    let now = SystemClock::default().wall_micros();
+    let then = now.saturating_sub(i64::from(seconds) * 1_000_000);
+    Timestamp::from_micros(then).to_string()
 }
 
 /// A path with a query.

@@ -1,12 +1,10 @@
 //! `dormouse history`: what sandboxes were, and how they ended.
 
 use clap::Args;
-use kit::{Clock as _, SystemClock};
-use model::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    e2b::{Access, with_query},
+    e2b::{Access, ago, with_query},
     output, print,
     sandbox::seconds,
 };
@@ -44,11 +42,7 @@ pub struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments, is_root: bool) -> anyhow::Result<()> {
     let api = arguments.access.api(is_root)?;
-    let from = arguments.since.map(|seconds| {
-        let now = SystemClock::default().wall_micros();
-        let from = now.saturating_sub(i64::from(seconds) * 1_000_000);
-        Timestamp::from_micros(from).to_string()
-    });
+    let from = arguments.since.map(ago);
     let mut found: Vec<Value> = Vec::new();
     let mut after: Option<String> = None;
     while found.len() < arguments.limit {

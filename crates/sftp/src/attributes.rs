@@ -7,6 +7,7 @@ use std::{
 };
 
 use rustix::fs::{AtFlags, Timespec, Timestamps};
+use wire::time::civil;
 
 use crate::{
     codec::{Reader, Writer},
@@ -166,10 +167,10 @@ pub(crate) fn line(name: &[u8], metadata: &Metadata) -> Vec<u8> {
     let bits: String = bits.collect();
     let days = metadata.mtime().div_euclid(86_400);
     let minutes = metadata.mtime().rem_euclid(86_400) / 60;
-    let (year, month, day) = date(days);
+    let (year, month, day) = civil(days);
     let month = MONTHS[usize::try_from(month - 1).unwrap_or_default() % 12];
     // The year says more of what is old, the time of what is new.
-    let when = match year == date(today()).0 {
+    let when = match year == civil(today()).0 {
         true => format!("{:02}:{:02}", minutes / 60, minutes % 60),
         false => format!("{year:5}"),
     };
@@ -190,32 +191,16 @@ fn today() -> i64 {
     now.tv_sec.div_euclid(86_400)
 }
 
-/// Year, month and day of a number of days since 1970, by counting from a March.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let of_years = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * of_years + of_years / 4 - of_years / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    (of_years + era * 400 + i64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn days_are_dates() {
-        assert_eq!(date(0), (1970, 1, 1));
-        assert_eq!(date(-1), (1969, 12, 31));
-        assert_eq!(date(11_016), (2000, 2, 29));
-        assert_eq!(date(20_772), (2026, 11, 15));
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(-1), (1969, 12, 31));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_772), (2026, 11, 15));
     }
 
     #[test]

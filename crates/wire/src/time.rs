@@ -93,7 +93,8 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
 }
 
 /// Days since 1970 to year, month and day (Hinnant's algorithm).
-const fn civil(days: i64) -> (i64, i64, i64) {
+#[must_use]
+pub const fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let of_era = shifted.rem_euclid(146_097);
