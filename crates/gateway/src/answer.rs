@@ -34,6 +34,10 @@ pub(crate) enum Refusal {
     NotWoken { retry_after: u32 },
     /// The team has no room for another running sandbox.
     TeamLimit { retry_after: u32 },
+    /// The body is longer than one may be.
+    TooLarge,
+    /// Some of the body is owed, and none of it came for too long.
+    BodyLate,
     /// Too many requests of this sandbox are open.
     TooMany,
     /// The routes are not known yet.
@@ -110,6 +114,18 @@ impl Refusal {
                 "the team's limit of running sandboxes is reached",
                 retry_after,
                 Outcome::TooMany,
+            ),
+            Self::TooLarge => row(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is longer than this gateway takes: send it in parts, or have \
+                 gateway.max_body_bytes raised",
+                Outcome::TooLarge,
+            ),
+            Self::BodyLate => row(
+                StatusCode::REQUEST_TIMEOUT,
+                "the rest of the body did not come in time: send it without long breaks, or have \
+                 gateway.body_timeout raised",
+                Outcome::BodyLate,
             ),
             Self::TooMany => later(
                 StatusCode::TOO_MANY_REQUESTS,

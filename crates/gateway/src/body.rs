@@ -16,6 +16,7 @@ use crate::{
     link::Open,
     metrics::Outcome,
     pool::Key,
+    upload::{Fate, UploadError},
     worker::Worker,
 };
 
@@ -30,8 +31,8 @@ pub(crate) struct Body {
 enum Content {
     Own(Option<Bytes>),
     Sandbox(Box<Relay>),
-    /// A sandbox's, in HTTP/2.
-    Call(Incoming),
+    /// A sandbox's, in HTTP/2, and what became of the body that it answers.
+    Call(Incoming, Rc<Fate>),
     Fallback(axum::body::Body),
 }
 
@@ -49,7 +50,7 @@ pub(crate) enum BodyError {
 impl Body {
     /// Whether a sandbox answers.
     pub(crate) fn is_of_a_sandbox(&self) -> bool {
-        matches!(self.content, Content::Sandbox(_) | Content::Call(_))
+        matches!(self.content, Content::Sandbox(_) | Content::Call(..))
     }
 
     pub(crate) fn own(bytes: Bytes, open: Open) -> Self {
@@ -75,12 +76,12 @@ impl Body {
         }
     }
 
-    pub(crate) fn call(body: Incoming, mut open: Open) -> Self {
+    pub(crate) fn call(body: Incoming, asked: Rc<Fate>, mut open: Open) -> Self {
         if body.is_end_stream() {
             open.ended(Outcome::Forwarded);
         }
         Self {
-            content: Content::Call(body),
+            content: Content::Call(body, asked),
             open: Some(open),
         }
     }
@@ -111,18 +112,24 @@ impl HttpBody for Body {
                 let frame = relay.poll_frame(context);
                 if let Some(open) = &mut this.open {
                     match &frame {
-                        Poll::Ready(Some(Err(_))) => open.cut_short(),
+                        Poll::Ready(Some(Err(ExchangeError::Upload(why)))) => {
+                            open.cut(why.outcome());
+                        }
+                        Poll::Ready(Some(Err(_))) => open.cut(Outcome::CutShort),
                         Poll::Ready(_) if relay.is_whole() => open.ended(Outcome::Forwarded),
                         Poll::Ready(_) | Poll::Pending => {}
                     }
                 }
                 frame.map_err(BodyError::Sandbox)
             }
-            Content::Call(body) => {
+            Content::Call(body, asked) => {
                 let frame = Pin::new(body).poll_frame(context);
                 if let Some(open) = &mut this.open {
                     match &frame {
-                        Poll::Ready(Some(Err(_))) => open.cut_short(),
+                        Poll::Ready(Some(Err(_))) => {
+                            let why = asked.ended().map(UploadError::outcome);
+                            open.cut(why.unwrap_or(Outcome::CutShort));
+                        }
                         Poll::Ready(None) => open.ended(Outcome::Forwarded),
                         Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
                             open.ended(Outcome::Forwarded);
@@ -142,7 +149,7 @@ impl HttpBody for Body {
         match &self.content {
             Content::Own(bytes) => bytes.is_none(),
             Content::Sandbox(relay) => relay.is_whole(),
-            Content::Call(body) => body.is_end_stream(),
+            Content::Call(body, _) => body.is_end_stream(),
             Content::Fallback(body) => body.is_end_stream(),
         }
     }
@@ -156,7 +163,7 @@ impl HttpBody for Body {
                 let left = relay.exchange.as_ref().and_then(Exchange::left);
                 left.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
-            Content::Call(body) => body.size_hint(),
+            Content::Call(body, _) => body.size_hint(),
             Content::Fallback(body) => body.size_hint(),
         }
     }

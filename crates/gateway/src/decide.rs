@@ -77,6 +77,17 @@ pub(crate) struct Found {
     pub(crate) request_id: Option<HeaderValue>,
 }
 
+impl Found {
+    /// A refusal of what was found.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Refused {
+        Refused {
+            refusal,
+            id: self.route.id.as_ref().map(|id| id.as_str().into()),
+            port: Some(self.port),
+        }
+    }
+}
+
 /// A refusal and what it is about.
 #[derive(Debug)]
 pub(crate) struct Refused {

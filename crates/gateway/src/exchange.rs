@@ -10,13 +10,14 @@ use std::{
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::{Body as _, Frame, Incoming};
+use hyper::body::{Body as _, Frame};
 use thiserror::Error;
 use tokio::net::TcpStream;
 
 use crate::{
     codec::{self, Chunks, HeadError, Length, Piece, room},
     headers,
+    upload::{Upload, UploadError},
     upstream::Upstream,
     worker::Worker,
 };
@@ -24,7 +25,7 @@ use crate::{
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) enum RequestBody {
-    Client(Incoming),
+    Client(Upload),
     Empty,
 }
 
@@ -46,15 +47,15 @@ impl RequestBody {
 #[derive(Debug, Error)]
 pub(crate) enum ExchangeError {
     #[error("the connection had ended before anything was sent")]
-    NotSent(RequestBody),
+    NotSent,
     #[error("the connection ended")]
     Lost(#[source] io::Error),
     #[error("the sandbox's answer cannot be read")]
     Head(#[from] HeadError),
     #[error("the sandbox's answer is not framed as it says")]
     Framing,
-    #[error("the client's body ended early")]
-    Client,
+    #[error("no more of the client's body is taken")]
+    Upload(#[from] UploadError),
 }
 
 /// What is left to send.
@@ -62,7 +63,7 @@ pub(crate) enum ExchangeError {
 enum Sending {
     /// The body, in one piece of a length that was told, or in chunks.
     Body {
-        body: Incoming,
+        body: Upload,
         left: Option<u64>,
     },
     /// Nothing but what is written already.
@@ -142,13 +143,7 @@ impl Exchange {
                 match self.upstream.poll_write(context, parts) {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(count @ 1..)) => self.wrote(count),
-                    Poll::Ready(_) if !self.was_written => {
-                        let body = match std::mem::replace(&mut self.sending, Sending::Broken) {
-                            Sending::Body { body, .. } => RequestBody::Client(body),
-                            Sending::Rest | Sending::Done | Sending::Broken => RequestBody::Empty,
-                        };
-                        return Err(ExchangeError::NotSent(body));
-                    }
+                    Poll::Ready(_) if !self.was_written => return Err(ExchangeError::NotSent),
                     Poll::Ready(_) => {
                         self.sending = Sending::Broken;
                         self.out.clear();
@@ -162,7 +157,7 @@ impl Exchange {
                     let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
                         return Ok(());
                     };
-                    let frame = frame.transpose().map_err(|_| ExchangeError::Client)?;
+                    let frame = frame.transpose()?;
                     self.frame(frame)?;
                 }
                 Sending::Rest => self.sending = Sending::Done,
@@ -190,7 +185,7 @@ impl Exchange {
             Some(Ok(data)) => {
                 let count = data.len() as u64;
                 match left {
-                    Some(left) => *left = left.checked_sub(count).ok_or(ExchangeError::Client)?,
+                    Some(left) => *left = left.checked_sub(count).ok_or(UploadError::Client)?,
                     None => {
                         self.out
                             .extend_from_slice(format!("{count:x}\r\n").as_bytes());
@@ -205,7 +200,7 @@ impl Exchange {
         };
         match left {
             Some(0) => {}
-            Some(_) => return Err(ExchangeError::Client),
+            Some(_) => return Err(UploadError::Client.into()),
             None => headers::write_end(&mut self.out, &trailers),
         }
         self.sending = Sending::Rest;
@@ -225,6 +220,9 @@ impl Exchange {
                 looked => codec::may_end(&self.early, looked),
             };
             if is_worth_it && let Some(response) = self.read_head(request_id)? {
+                if let Sending::Body { body, .. } = &self.sending {
+                    body.fate().answered();
+                }
                 return Poll::Ready(Ok(response));
             }
             self.looked = self.early.len();
@@ -347,6 +345,14 @@ impl Exchange {
                     }
                 }
             }
+        }
+    }
+
+    /// The request's body, after nothing of it was sent.
+    pub(crate) fn into_unsent(self) -> RequestBody {
+        match self.sending {
+            Sending::Body { body, .. } => RequestBody::Client(body),
+            Sending::Rest | Sending::Done | Sending::Broken => RequestBody::Empty,
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) async fn forward(
         worker.counters.reused();
         match exchange(worker, upstream, &mut outgoing, started).await {
             Ok(answer) => return Ok(answer),
-            Err(ExchangeError::NotSent(body)) => outgoing.body = body,
+            Err(ExchangeError::NotSent) => {}
             Err(ExchangeError::Lost(_)) if outgoing.can_repeat => break,
             Err(error) => return Err(refusal(&error)),
         }
@@ -71,7 +71,13 @@ pub(crate) async fn forward(
 
 fn refusal(error: &ExchangeError) -> Refusal {
     tracing::debug!(%error, "a sandbox gave no answer");
-    Refusal::NoAnswer
+    match error {
+        ExchangeError::Upload(why) => why.refusal(),
+        ExchangeError::NotSent
+        | ExchangeError::Lost(_)
+        | ExchangeError::Head(_)
+        | ExchangeError::Framing => Refusal::NoAnswer,
+    }
 }
 
 async fn exchange(
@@ -90,6 +96,10 @@ async fn exchange(
         outgoing.to_head,
     );
     let head = poll_fn(|context| exchange.poll_head(context, outgoing.request_id)).await;
+    if let Err(ExchangeError::NotSent) = head {
+        outgoing.body = exchange.into_unsent();
+        return Err(ExchangeError::NotSent);
+    }
     let response = head?;
     let took = worker.monotonic().saturating_sub(started);
     worker.counters.waited(Waited::FirstByte, took);

@@ -19,7 +19,13 @@ use model::SandboxId;
 use routes::{Route, Table};
 
 use crate::{
-    address::Port, answer::Refusal, forward::connect, metrics::Waited, pool::Key, worker::Worker,
+    address::Port,
+    answer::Refusal,
+    forward::connect,
+    metrics::Waited,
+    pool::Key,
+    upload::{Upload, UploadError},
+    worker::Worker,
 };
 
 const PING: Duration = Duration::from_secs(20);
@@ -31,12 +37,12 @@ pub(crate) struct Shared(RefCell<HashMap<Key, Call>>);
 #[derive(Debug)]
 struct Call {
     id: SandboxId,
-    sender: SendRequest<Incoming>,
+    sender: SendRequest<Upload>,
     used: u32,
 }
 
 impl Shared {
-    fn take(&self, key: Key, now: u32) -> Option<SendRequest<Incoming>> {
+    fn take(&self, key: Key, now: u32) -> Option<SendRequest<Upload>> {
         let mut calls = self.0.borrow_mut();
         let call = calls.get_mut(&key)?;
         if call.sender.is_closed() {
@@ -62,7 +68,7 @@ pub(crate) async fn forward(
     worker: &Rc<Worker>,
     route: &Arc<Route>,
     port: Port,
-    request: Request<Incoming>,
+    request: Request<Upload>,
 ) -> Result<Response<Incoming>, Refusal> {
     let key = Key::of(route, port);
     let now = worker.now();
@@ -73,6 +79,7 @@ pub(crate) async fn forward(
         }
         None => start(worker, route, port, key).await?,
     };
+    let fate = request.body().fate();
     let started = worker.monotonic();
     let answered = async {
         sender.ready().await?;
@@ -80,8 +87,9 @@ pub(crate) async fn forward(
     };
     let response = answered.await.map_err(|error| {
         tracing::debug!(%error, "a sandbox gave no answer");
-        Refusal::NoAnswer
+        fate.ended().map_or(Refusal::NoAnswer, UploadError::refusal)
     })?;
+    fate.answered();
     let took = worker.monotonic().saturating_sub(started);
     worker.counters.waited(Waited::FirstByte, took);
     Ok(response)
@@ -92,7 +100,7 @@ async fn start(
     route: &Arc<Route>,
     port: Port,
     key: Key,
-) -> Result<SendRequest<Incoming>, Refusal> {
+) -> Result<SendRequest<Upload>, Refusal> {
     let started = worker.monotonic();
     let stream = connect(worker, route, port).await?.into_stream();
     let took = worker.monotonic().saturating_sub(started);

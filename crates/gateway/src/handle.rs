@@ -35,6 +35,7 @@ use crate::{
     socket2,
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
+    upload::Upload,
     wake::Watch,
     worker::Worker,
 };
@@ -54,6 +55,13 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let open = Open::new(worker.clone(), link.clone());
     let decision = decide(&worker, &Asking::of(&request));
+    let decision = match decision {
+        // Nobody is woken, or asked, for what would be cut anyway.
+        Decision::Forward(found) | Decision::Wake(found) if is_too_large(&worker, &request) => {
+            Decision::Refuse(found.refused(Refusal::TooLarge))
+        }
+        decision => decision,
+    };
     let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
     let mut response = match decision {
         Decision::Forward(found) => send(worker, link, open, found, request).await,
@@ -75,6 +83,11 @@ pub(crate) async fn handle(
         response.headers_mut().insert(header::CONNECTION, close);
     }
     Ok(response)
+}
+
+fn is_too_large(worker: &Worker, request: &Request<Incoming>) -> bool {
+    let told = request.body().size_hint().lower();
+    worker.shared.options.limits.refuse(told)
 }
 
 /// Reads what a refused client is sending, where that is little and there soon.
@@ -105,6 +118,10 @@ async fn other(
         Decision::Wake(found) => wake(worker, link, open, found, request).await,
         Decision::Fallback => fallback(&worker, &link, open, request).await,
         Decision::Search => match search(&worker, &request).await {
+            Ok(found) if is_too_large(&worker, &request) => {
+                let refused = found.refused(Refusal::TooLarge);
+                refuse(&worker, open, refused, request.headers())
+            }
             Ok(found) => {
                 let sleeps = found.route.state != State::Running;
                 if sleeps {
@@ -180,7 +197,7 @@ async fn send(
     let is_call = head.version == Version::HTTP_2 && marks.is_grpc && port != Port::AGENT;
     let body = match socket {
         Some(_) => RequestBody::Empty,
-        None => RequestBody::Client(body),
+        None => RequestBody::Client(Upload::new(body, is_call, &options.limits)),
     };
     let key = socket.as_ref().map(|_| socket2::key(&worker));
     let onward = Onward {
@@ -199,6 +216,7 @@ async fn send(
     };
     let body = match body {
         RequestBody::Client(body) if is_call => {
+            let asked = body.fate();
             let request = match onward.request(&route, port, &sender) {
                 Ok(request) => request.map(|()| body),
                 Err(refusal) => return refuse_now(&worker, open, refusal),
@@ -206,7 +224,7 @@ async fn send(
             let calling = h2c::forward(&worker, &route, port, request);
             let answer = answer_of(&worker, &open, &route, Box::pin(calling)).await;
             return match answer.and_then(|answer| answer) {
-                Ok(response) => response.map(|body| Body::call(body, open)),
+                Ok(response) => response.map(|body| Body::call(body, asked, open)),
                 Err(refusal) => refuse_now(&worker, open, refusal),
             };
         }
@@ -288,11 +306,7 @@ async fn wake(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let shared = worker.shared.clone();
-    let refused = |refusal| Refused {
-        refusal,
-        id: found.route.id.as_ref().map(|id| id.as_str().into()),
-        port: Some(found.port),
-    };
+    let refused = |refusal| found.refused(refusal);
     // Who waits is there: a sandbox must not be put to sleep under a parked request.
     let limit = shared.options.limits.open_per_sandbox;
     let Some(held) = shared.activity.park(&found.route, limit) else {
@@ -426,11 +440,7 @@ pub(crate) fn refusal_of(
     found: &Found,
     refusal: Refusal,
 ) -> Response<Bytes> {
-    let refused = Refused {
-        refusal,
-        id: found.route.id.as_ref().map(|id| id.as_str().into()),
-        port: Some(found.port),
-    };
+    let refused = found.refused(refusal);
     let request_id = found.request_id.clone();
     answer_for(worker, open, refused, found.marks.is_navigation, request_id)
 }

@@ -237,10 +237,12 @@ impl<S: OverTcp> Lane<S> {
     }
 
     fn look(&mut self, bytes: &[u8]) -> Look {
+        let worker = self.worker.clone();
+        let limits = &worker.shared.options.limits;
         let mut room = codec::room();
         let head = match codec::Request::read(bytes, &mut room) {
             Begun::Plain(head) => head,
-            Begun::Part if bytes.len() < self.worker.shared.options.limits.head_bytes => {
+            Begun::Part if bytes.len() < limits.head_bytes => {
                 return Look::Part;
             }
             Begun::Other if PREFACE.starts_with(bytes) && bytes.len() < PREFACE.len() => {
@@ -248,7 +250,7 @@ impl<S: OverTcp> Lane<S> {
             }
             Begun::Part | Begun::Other => return Look::Library,
         };
-        if head.end > self.worker.shared.options.limits.head_bytes {
+        if head.end > limits.head_bytes {
             return Look::Library;
         }
         let fields = Fields::Lines(head.fields);
@@ -261,14 +263,16 @@ impl<S: OverTcp> Lane<S> {
             is_bare: false,
             is_socket: false,
         };
+        if head.length.is_some_and(|length| limits.refuse(length)) {
+            return Look::Library;
+        }
         let Decision::Forward(found) = decide(&self.worker, &asking) else {
             return Look::Library;
         };
         let mut open = Open::new(self.worker.clone(), self.link.clone());
         let (route, options) = (&found.route, &self.worker.shared.options);
-        let limit = options.limits.open_per_sandbox;
         let activity = &self.worker.shared.activity;
-        let Some(held) = activity.open(route, limit) else {
+        let Some(held) = activity.open(route, limits.open_per_sandbox) else {
             open.forget();
             return Look::Library;
         };
@@ -369,8 +373,13 @@ impl<S: OverTcp> Lane<S> {
                     tracing::debug!(%error, "a sandbox gave no answer");
                     return self.refuse(ask, Refusal::NoAnswer).await;
                 }
+                Err(TurnError::Late) => return self.refuse(ask, Refusal::BodyLate).await,
+                Err(TurnError::LateAfterAll) => {
+                    ask.open.cut(Outcome::BodyLate);
+                    return After::Over;
+                }
                 Err(TurnError::CutShort) => {
-                    ask.open.cut_short();
+                    ask.open.cut(Outcome::CutShort);
                     return After::Over;
                 }
                 Err(TurnError::Client) => return After::Over,

@@ -33,7 +33,7 @@
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
 //! | `forward`, `exchange`, `h2c`, `dial`, `upstream`, `pool` | the sandbox's side |
-//! | `link`, `serve`, `body`, `tunnel`, `socket2` | the client's side |
+//! | `link`, `serve`, `body`, `upload`, `tunnel`, `socket2` | the client's side |
 //! | `lane` | the short way from one to the other, for plain HTTP/1.1 |
 //! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
 //! | `worker`, [`gateway`] | threads, start and stop |
@@ -65,6 +65,7 @@ mod signature;
 mod socket2;
 pub mod tcp;
 mod tunnel;
+mod upload;
 mod upstream;
 pub mod wake;
 mod worker;

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     moved: Cell<u32>,
     /// Since when the peer does not read.
     stalled_since: Cell<Option<u32>>,
+    /// Since when the peer owes some of a request's body, where the lane waits for that.
+    owed_since: Cell<Option<u32>>,
     /// To be ended with a reset instead of a goodbye.
     is_cut: Cell<bool>,
     is_doomed: Cell<bool>,
@@ -75,6 +77,7 @@ impl Link {
             head_since: Cell::new(None),
             moved: Cell::new(started),
             stalled_since: Cell::new(None),
+            owed_since: Cell::new(None),
             is_cut: Cell::new(false),
             is_doomed: Cell::new(false),
             is_draining: Cell::new(false),
@@ -178,6 +181,25 @@ impl Link {
         }
     }
 
+    /// Whether the client owes some of a request's body.
+    pub(crate) fn owes(&self, is_so: bool) {
+        let since = self.owed_since.get().filter(|_| is_so);
+        self.owed_since
+            .set(since.or_else(|| is_so.then(|| self.now.get())));
+    }
+
+    /// Whether it has owed it for too long.
+    pub(crate) fn is_body_late(&self, limits: &Limits) -> bool {
+        self.owed_since
+            .get()
+            .is_some_and(|since| u64::from(self.now.get() - since) > limits.body_timeout.as_secs())
+    }
+
+    /// Lets whoever serves the connection look again.
+    pub(crate) fn nudge(&self) {
+        self.wake();
+    }
+
     /// What was read already is the start of a head.
     pub(crate) fn head_begins(&self) {
         if self.head_since.get().is_none() {
@@ -236,9 +258,9 @@ impl Open {
         self.outcome = None;
     }
 
-    /// The sandbox died in the middle of its answer.
-    pub(crate) fn cut_short(&mut self) {
-        self.outcome = Some(Outcome::CutShort);
+    /// The answer ends in its middle.
+    pub(crate) fn cut(&mut self, why: Outcome) {
+        self.outcome = Some(why);
         self.link.cut();
     }
 }
@@ -248,6 +270,7 @@ impl Drop for Open {
         if let Some(outcome) = self.outcome {
             self.worker.counters.count(outcome);
         }
+        self.link.owes(false);
         self.link.requests.set(self.link.requests.get() - 1);
         self.link.since.set(self.link.now.get());
     }

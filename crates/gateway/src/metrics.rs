@@ -37,6 +37,10 @@ pub enum Outcome {
     Internal,
     /// 503: not woken.
     NotWoken,
+    /// 413, or a body that was cut because it turned out to be longer.
+    TooLarge,
+    /// 408, or an answer that was cut because its request's body did not come.
+    BodyLate,
     /// 429.
     TooMany,
     /// 503: not synced.
@@ -49,7 +53,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Forwarded,
         Self::CutShort,
         Self::Abandoned,
@@ -61,6 +65,8 @@ impl Outcome {
         Self::Forbidden,
         Self::Internal,
         Self::NotWoken,
+        Self::TooLarge,
+        Self::BodyLate,
         Self::TooMany,
         Self::NotSynced,
         Self::Overloaded,
@@ -82,6 +88,8 @@ impl Outcome {
             Self::Forbidden => "forbidden",
             Self::Internal => "internal",
             Self::NotWoken => "not_woken",
+            Self::TooLarge => "too_large",
+            Self::BodyLate => "body_late",
             Self::TooMany => "too_many",
             Self::NotSynced => "not_synced",
             Self::Overloaded => "overloaded",

@@ -38,6 +38,9 @@ pub struct Limits {
     pub open_per_sandbox: u32,
     /// Bytes of a head, either way.
     pub head_bytes: usize,
+    /// Bytes of a request's body; longer ones are answered 413, or cut where they turn out to be. 0 for
+    /// no bound.
+    pub body_bytes: u64,
     /// Bytes of a body in memory, per direction.
     pub buffer_bytes: usize,
     /// Requests at once on one HTTP/2 connection.
@@ -46,6 +49,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// From the first byte of a head to its last.
     pub head_timeout: Duration,
+    /// A client that owes some of a request's body and sends none of it.
+    pub body_timeout: Duration,
     /// A connection without a request. Longer than clients keep theirs, so that they close first.
     pub idle_timeout: Duration,
     /// The same, when all connections are taken.
@@ -74,10 +79,12 @@ impl Default for Limits {
             connections: 8192,
             open_per_sandbox: 2048,
             head_bytes: 64 << 10,
+            body_bytes: 16 << 30,
             buffer_bytes: 128 << 10,
             streams: 250,
             handshake_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(20),
+            body_timeout: Duration::from_secs(120),
             idle_timeout: Duration::from_secs(330),
             idle_timeout_when_full: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(3600),

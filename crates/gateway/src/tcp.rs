@@ -140,7 +140,8 @@ impl From<Refusal> for OpenError {
             Refusal::TeamLimit { .. } => Self::TeamLimit,
             Refusal::TooMany => Self::TooMany,
             Refusal::NotSynced | Refusal::Overloaded => Self::Busy,
-            Refusal::NoAnswer => Self::NoAnswer,
+            // A stream has no body of a request.
+            Refusal::NoAnswer | Refusal::TooLarge | Refusal::BodyLate => Self::NoAnswer,
         }
     }
 }

@@ -238,6 +238,8 @@ impl Worker {
             for link in links.values() {
                 if link.is_overdue(limits, is_full) {
                     link.doom();
+                } else if link.is_body_late(limits) {
+                    link.nudge();
                 }
             }
             drop(links);

@@ -27,8 +27,8 @@ use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Hosts, Packing, Users};
 use types::{
-    AtLeastOne, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile, OptionalListen,
-    Period, RuntimeKind, Switch,
+    AtLeastOne, Bytes, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile,
+    OptionalListen, Period, RuntimeKind, Switch,
 };
 
 /// A declared key.
@@ -129,6 +129,10 @@ settings! {
     e2b_certificate: OptionalFile = "e2b.certificate", Fallback::Fixed("");
     /// Key of that certificate, in PEM
     e2b_key: OptionalFile = "e2b.key", Fallback::Fixed("");
+    /// Longest body of a request to a sandbox, in bytes; 0 for no bound
+    gateway_max_body_bytes: Bytes = "gateway.max_body_bytes", Fallback::Fixed("17179869184");
+    /// How long a client may send nothing of a body that it owes, in whole seconds
+    gateway_body_timeout: Period = "gateway.body_timeout", Fallback::Fixed("2m");
     /// Whether traffic wakes sandboxes that opted in: on or off
     wake_enabled: Switch = "wake.enabled", Fallback::Fixed("on");
     /// How long a request waits for its sandbox to wake

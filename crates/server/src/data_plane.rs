@@ -46,6 +46,8 @@ use crate::{
     ssh_door::{Door, Opened},
 };
 
+/// The shortest time that a gateway measures of its clients.
+const SECOND: Duration = Duration::from_secs(1);
 /// The template that is there from the first start on.
 const BASE: &str = "base";
 
@@ -128,6 +130,11 @@ impl DataPlane {
         let options = gateway::Options {
             domain: on.settings.e2b_domain.0.as_deref().map(Into::into),
             wake_timeout: on.settings.wake_timeout.0,
+            limits: gateway::Limits {
+                body_bytes: on.settings.gateway_max_body_bytes.0,
+                body_timeout: on.settings.gateway_body_timeout.0.max(SECOND),
+                ..gateway::Limits::default()
+            },
             ..gateway::Options::default()
         };
         let mut doors = vec![Entrance {

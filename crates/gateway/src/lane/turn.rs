@@ -31,6 +31,12 @@ pub(super) enum TurnError {
     /// The client has seen some of the answer.
     #[error("the sandbox ended in the middle of its answer")]
     CutShort,
+    /// The client has seen nothing.
+    #[error("the client owes some of its body, and sends none of it")]
+    Late,
+    /// The same, and the client has seen some of the answer.
+    #[error("the client still owes some of its body")]
+    LateAfterAll,
     #[error("the client has left")]
     Client,
 }
@@ -143,7 +149,10 @@ impl<'a, S: OverTcp> Turn<'a, S> {
                 match self.upstream.poll_write(context, [&self.to_sandbox[..]]) {
                     Poll::Ready(Ok(count @ 1..)) => drop(self.to_sandbox.drain(..count)),
                     Poll::Ready(_) => self.is_broken = true,
-                    Poll::Pending => return Ok(()),
+                    Poll::Pending => {
+                        self.lane.link.owes(false);
+                        return Ok(());
+                    }
                 }
                 continue;
             }
@@ -153,8 +162,9 @@ impl<'a, S: OverTcp> Turn<'a, S> {
             let count = match poll_read(&mut self.lane.client, context, &mut scratch[..room]) {
                 Poll::Ready(Ok(count @ 1..)) => count,
                 Poll::Ready(Ok(0) | Err(_)) => return Err(TurnError::Client),
-                Poll::Pending => return Ok(()),
+                Poll::Pending => return self.owed(&worker),
             };
+            self.lane.link.owes(false);
             self.left -= count as u64;
             let taken = match self.upstream.poll_write(context, [&scratch[..count]]) {
                 Poll::Ready(Ok(taken @ 1..)) => taken,
@@ -166,7 +176,23 @@ impl<'a, S: OverTcp> Turn<'a, S> {
             };
             self.to_sandbox.extend_from_slice(&scratch[taken..count]);
         }
+        self.lane.link.owes(false);
         Ok(())
+    }
+
+    /// The client owes some of its body.
+    fn owed(&self, worker: &Worker) -> Result<(), TurnError> {
+        let link = &self.lane.link;
+        link.owes(true);
+        if !link.is_body_late(&worker.shared.options.limits) {
+            return Ok(());
+        }
+        Err(match self.reading {
+            Reading::Head => TurnError::Late,
+            Reading::Exact(_) | Reading::Chunked(_) | Reading::UntilEnd | Reading::Over => {
+                TurnError::LateAfterAll
+            }
+        })
     }
 
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<(), TurnError>> {

@@ -24,9 +24,9 @@ use crate::{
     world::{World, eventually},
 };
 
-type Body = BoxBody<Bytes, hyper::Error>;
+pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
-fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
+pub(crate) fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
     let (frames, mut rest) = mpsc::channel(8);
     let stream = futures_util::stream::poll_fn(move |context| {
         rest.poll_recv(context).map(|frame| frame.map(Ok))
@@ -34,14 +34,14 @@ fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
     (frames, StreamBody::new(stream).boxed())
 }
 
-fn full(text: &'static str) -> Body {
+pub(crate) fn full(text: &'static str) -> Body {
     Full::new(Bytes::from_static(text.as_bytes()))
         .map_err(|never| match never {})
         .boxed()
 }
 
 /// A client that knows beforehand that HTTP/2 is spoken.
-async fn client(world: &World) -> SendRequest<Body> {
+pub(crate) async fn client(world: &World) -> SendRequest<Body> {
     let stream = TcpStream::connect(world.address()).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -53,7 +53,7 @@ async fn client(world: &World) -> SendRequest<Body> {
 
 /// A server of gRPC: echoes messages one by one, and ends with a status in its trailers. The path
 /// `/die` ends the connection after the first message.
-async fn grpc(ip: IpAddr, port: u16) -> Program {
+pub(crate) async fn grpc(ip: IpAddr, port: u16) -> Program {
     raw(ip, port, |stream, number| async move {
         let (kill, mut killed) = mpsc::channel::<()>(1);
         let service = service_fn(move |request: Request<Incoming>| {
@@ -111,7 +111,7 @@ fn echo(request: Request<Incoming>, kill: mpsc::Sender<()>, number: usize) -> Re
     response
 }
 
-fn call(port: u16, path: &str, body: Body) -> Request<Body> {
+pub(crate) fn call(port: u16, path: &str, body: Body) -> Request<Body> {
     Request::post(format!("http://{port}-box.sbx.test{path}"))
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers")

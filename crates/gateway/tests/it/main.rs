@@ -18,6 +18,7 @@ mod smuggling;
 mod streams;
 mod tcp;
 mod tls;
+mod uploads;
 mod waking;
 mod witness;
 mod world;

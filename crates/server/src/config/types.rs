@@ -306,6 +306,24 @@ impl fmt::Display for AtLeastOne {
     }
 }
 
+/// A number of bytes, which may be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().map(Self);
+        number.map_err(|_| format!("`{text}` is not a whole number of bytes"))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A length of time, as `500ms`, `10s`, `5m`, `1h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period(pub(crate) Duration);
