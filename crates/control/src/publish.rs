@@ -33,12 +33,19 @@ pub(crate) fn target(sandbox: &Sandbox) -> Option<(&str, Option<&Name>)> {
     Some((registry, policy.snapshot_push_secret_name.as_ref()))
 }
 
-/// Where the layer that a sandbox goes on from can be had, should it not be here.
+/// Where the layer that a sandbox goes on from can be had, should it not be here: what it last slept
+/// on, or the snapshot it is first started from.
 pub(crate) fn published(sandbox: &Sandbox, from: Option<&Digest>) -> Option<Box<Published>> {
-    let status = &sandbox.status;
-    let image = status.snapshot_image.clone()?;
+    let (status, from) = (&sandbox.status, from?);
     let policy = sandbox.spec.pause_policy.as_ref();
-    let secret = policy.and_then(|policy| policy.resume_image_pull_secret_name.clone());
-    (from.is_some() && from == status.snapshot.as_ref())
-        .then(|| Box::new(Published { image, secret }))
+    let own = policy.and_then(|policy| policy.resume_image_pull_secret_name.clone());
+    if status.snapshot.as_ref() == Some(from) {
+        let image = status.snapshot_image.clone()?;
+        return Some(Box::new(Published { image, secret: own }));
+    }
+    let origin = status.origin.as_deref().filter(|it| it.layer == *from)?;
+    Some(Box::new(Published {
+        image: origin.image.clone()?,
+        secret: own.or_else(|| origin.image_pull_secret_name.clone()),
+    }))
 }

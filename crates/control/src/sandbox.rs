@@ -6,7 +6,7 @@ use model::{
     Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
-    workload::{Arming, Boot, Booting, Fence, Observed, WorkloadSpec},
+    workload::{Arming, Boot, Booting, Captured, Fence, Observed, WorkloadSpec},
 };
 use plan::{
     failure::{after_failure, taken_over},
@@ -139,8 +139,8 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             Err(Done::Again)
         }
         Step::Capture => match run(world, view, &step).await? {
-            Effect::Captured(digest, image) => {
-                let plan = asleep(view, Some(digest));
+            Effect::Captured(captured, image) => {
+                let plan = asleep(view, Some(&captured));
                 match plan.steps.into_iter().next() {
                     Some(Step::Publish(mut status, note)) => {
                         status.snapshot_image = image;
@@ -182,7 +182,7 @@ enum Effect {
     Done,
     UnderWay,
     /// A layer, and the image that it was pushed as.
-    Captured(model::Digest, Option<Box<str>>),
+    Captured(Captured, Option<Box<str>>),
 }
 
 /// Performs a step on the runtime; a failure is recorded before the turn ends.
@@ -244,7 +244,7 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let captured = runtime.capture(fence).await?;
             // Before anything of it is released: a pause that cannot be published is none.
             let image = publish(world, &captured, target(sandbox)).await?;
-            return Ok(Effect::Captured(captured.digest, image));
+            return Ok(Effect::Captured(captured, image));
         }
         Step::Reset => runtime.reset(fence).await?,
         Step::DeleteWorkload => runtime.delete(fence).await?,

@@ -7,14 +7,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use control::Builder;
+use control::{Builder, Control};
 use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::{
-    Digest, Metadata, Name, Namespace, Sandbox, SandboxId, Spec as _, StringMap, Timestamp, Uid,
+    Digest, Metadata, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, StringMap,
+    Timestamp, Uid,
     kinds::{self, Minting},
     lifecycle::Phase,
     meta::Object,
     sandbox::{DesiredState, NetworkPolicy, SandboxSpec},
+    snapshot::SnapshotSpec,
 };
 use parking_lot::Mutex;
 use runtime::{
@@ -98,22 +100,49 @@ fn submitted(spec: &str) -> Sandbox {
     Object::decode(checked.metadata, &checked.spec, &checked.status).unwrap()
 }
 
+struct World {
+    store: Arc<MemoryStore>,
+    runtime: Arc<Recording>,
+    control: Control,
+    _tasks: Tasks,
+}
+
+impl World {
+    async fn start() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::starting_at(1_000_000_000));
+        let entropy = Arc::new(Entropy::seeded(1));
+        let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
+        let tasks = Tasks::default();
+        let runtime = Arc::new(Recording {
+            inner: FakeRuntime::new(tasks.child()),
+            published: Mutex::default(),
+            created: Mutex::default(),
+        });
+        let control = Builder::new(store.clone(), runtime.clone(), clock, entropy)
+            .start(&tasks, deadline())
+            .await
+            .unwrap();
+        Self {
+            store,
+            runtime,
+            control,
+            _tasks: tasks,
+        }
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_field_of_a_pause_policy_reaches_the_runtime() {
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::starting_at(1_000_000_000));
-    let entropy = Arc::new(Entropy::seeded(1));
-    let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
-    let tasks = Tasks::default();
-    let runtime = Arc::new(Recording {
-        inner: FakeRuntime::new(tasks.child()),
-        published: Mutex::default(),
-        created: Mutex::default(),
-    });
-    let deadline = || Instant::now() + Duration::from_secs(60);
-    let control = Builder::new(store.clone(), runtime.clone(), clock, entropy)
-        .start(&tasks, deadline())
-        .await
-        .unwrap();
+    let World {
+        store,
+        runtime,
+        control,
+        ..
+    } = World::start().await;
     let sandbox = submitted(
         r#"{"images": {"main": "base"}, "owner": {"team": "team"}, "pausePolicy": {
             "snapshotType": "Freeze", "snapshotRegistry": "r.example/kept",
@@ -142,6 +171,7 @@ async fn every_field_of_a_pause_policy_reaches_the_runtime() {
     let asleep = asleep.unwrap().unwrap();
     let layer = asleep.status.snapshot.clone().unwrap();
     let image = asleep.status.snapshot_image.clone().unwrap();
+    assert_ne!(asleep.status.snapshot_size, 0);
     let expected = Publication {
         registry: "r.example/kept".into(),
         secret: Name::new("push").ok(),
@@ -165,4 +195,39 @@ async fn every_field_of_a_pause_policy_reaches_the_runtime() {
         awake.status.snapshot_image, None,
         "it goes on from its own files"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_starts_from_a_published_snapshot_is_told_where_its_layer_is() {
+    let world = World::start().await;
+    let (store, caches) = (&world.store, world.control.caches());
+    let source = submitted(
+        r#"{"images": {"main": "base"}, "owner": {"team": "team"}, "pausePolicy": {
+            "snapshotPushSecretName": "push", "snapshotRegistry": "r.example/own",
+            "resumeImagePullSecretName": "pull"}}"#,
+    );
+    store.create_object(&source).await.unwrap();
+    let team = source.metadata.namespace.clone();
+    let named = |name: &str| Metadata::new(team.clone(), Name::new(name).unwrap());
+    let mut wanted =
+        SandboxSnapshot::new(named("snap"), SnapshotSpec::of(source.metadata.name.clone()));
+    wanted.spec.registry = Some("r.example/kept".into());
+    let wanted = store.create_object(&wanted).await.unwrap();
+    let mut child = submitted(r#"{"owner": {"team": "team"}, "snapshot": "snap"}"#);
+    child.metadata.name = Name::new("child").unwrap();
+    child.spec.sandbox_id = SandboxId::new("i2").ok();
+    let child = store.create_object(&child).await.unwrap();
+    let runs = |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == Phase::Running);
+    let awake = caches.sandboxes.wait_for(&child.key(), runs, deadline());
+    let awake = awake.await.unwrap().unwrap();
+    let taken: SandboxSnapshot = store.find(&wanted.key()).await.unwrap().unwrap();
+    let image = taken.status.image.clone().unwrap();
+    let created = world.runtime.created.lock().last().cloned().unwrap();
+    assert_eq!(created.from, Some(taken.status.containers[0].digest.clone()));
+    let published = Published {
+        image,
+        secret: Name::new("pull").ok(),
+    };
+    assert_eq!(created.published.as_deref(), Some(&published));
+    assert_eq!(awake.spec.pause_policy, None);
 }

@@ -355,6 +355,9 @@ pub struct SandboxStatus {
     /// The layer it resumes from, where it sleeps without a workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Digest>,
+    /// The size of that layer in bytes.
+    #[serde(skip_serializing_if = "is_default")]
+    pub snapshot_size: u64,
     /// The image that layer was pushed as, by digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_image: Option<Box<str>>,

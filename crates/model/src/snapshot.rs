@@ -133,9 +133,13 @@ pub struct SnapshotStatus {
     /// What was captured of each container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<CapturedContainer>,
-    /// The image it was pushed as, by digest, where its spec names a registry.
+    /// The image it was pushed as, by digest, where its spec names a registry, or its sandbox slept
+    /// on a layer that had been pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Box<str>>,
+    /// Name of the secret for pulling that image, as the pause policy of its sandbox has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_pull_secret_name: Option<Name>,
     /// When it became durable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_at: Option<Timestamp>,
@@ -209,6 +213,12 @@ pub struct Origin {
     pub uid: Uid,
     /// Its layer.
     pub layer: Digest,
+    /// The image that layer was pushed as, by digest: where it is had from if it is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Box<str>>,
+    /// Name of the secret for pulling that image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_secret_name: Option<Name>,
     /// What else the sandbox is made of.
     #[serde(default, skip_serializing_if = "is_default")]
     pub recipe: Recipe,

@@ -585,6 +585,7 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     status.images = facts.images.clone();
     status.paused_at = None;
     status.snapshot = None;
+    status.snapshot_size = 0;
     status.snapshot_image = None;
     Plan::step(
         Step::Publish(status, Some(note(Severity::Normal, "Running", why))),

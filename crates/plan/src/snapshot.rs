@@ -9,7 +9,7 @@
 //! another.
 
 use model::{
-    Sandbox, SandboxSnapshot, Timestamp,
+    Name, Sandbox, SandboxSnapshot, Timestamp,
     lifecycle::Phase,
     meta::{Condition, ConditionStatus, set_condition},
     sandbox::DesiredState,
@@ -84,7 +84,12 @@ pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
     }
     match standing(sandbox, view.observed) {
         Standing::Sleeps(layer) => {
-            let status = captured_as(view, &layer);
+            let mut status = captured_as(view, &layer);
+            // Where its own spec names no registry, it is had from where its sandbox has it from.
+            if snapshot.spec.registry.is_none() {
+                status.image = sandbox.status.snapshot_image.clone();
+                status.image_pull_secret_name = status.image.as_ref().and(pull_secret(sandbox));
+            }
             let why = "its sandbox sleeps on a layer already";
             Plan::step(Step::Publish(Box::new(status)), why)
         }
@@ -149,7 +154,7 @@ fn standing(sandbox: &Sandbox, observed: &Observed) -> Standing {
     if let (Phase::Paused, Some(layer)) = (phase, &sandbox.status.snapshot) {
         return Standing::Sleeps(Captured {
             digest: layer.clone(),
-            size: 0,
+            size: sandbox.status.snapshot_size,
             parent: None,
         });
     }
@@ -189,6 +194,8 @@ pub fn captured_as(view: View<'_>, captured: &Captured) -> SnapshotStatus {
     let mut status = becomes(view, SnapshotPhase::Ready, "");
     status.captured_at = Some(view.now);
     status.recipe = Some(Box::new(view.recipe.clone()));
+    let pushed = view.snapshot.spec.registry.is_some();
+    status.image_pull_secret_name = view.sandbox.filter(|_| pushed).and_then(pull_secret);
     status.containers = vec![CapturedContainer {
         name: MAIN_CONTAINER.into(),
         digest: captured.digest.clone(),
@@ -196,6 +203,11 @@ pub fn captured_as(view: View<'_>, captured: &Captured) -> SnapshotStatus {
         parent: captured.parent.clone(),
     }];
     status
+}
+
+fn pull_secret(sandbox: &Sandbox) -> Option<Name> {
+    let policy = sandbox.spec.pause_policy.as_ref()?;
+    policy.resume_image_pull_secret_name.clone()
 }
 
 /// The status after a step failed.

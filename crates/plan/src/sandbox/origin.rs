@@ -48,6 +48,8 @@ pub(super) fn pending(view: View<'_>) -> Plan<Step> {
                 snapshot: name.clone(),
                 uid: snapshot.uid(),
                 layer: captured.digest.clone(),
+                image: status.image.clone(),
+                image_pull_secret_name: status.image_pull_secret_name.clone(),
                 recipe: (**recipe).clone(),
             };
             start(view, Some(origin))

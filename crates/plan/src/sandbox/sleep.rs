@@ -1,11 +1,10 @@
 //! Falling asleep, sleeping and waking, on either rung.
 
 use model::{
-    Digest,
     event::Severity,
     lifecycle::{OperationKind, Phase},
     sandbox::{DesiredState, OperationState, SnapshotType},
-    workload::{Facts, Observed, WorkloadState},
+    workload::{Captured, Facts, Observed, WorkloadState},
 };
 
 use super::{
@@ -85,14 +84,15 @@ pub(super) fn pausing(view: View<'_>) -> Plan<Step> {
 
 /// The record of a sandbox that has fallen asleep, with the layer it can resume from.
 #[must_use]
-pub fn asleep(view: View<'_>, layer: Option<Digest>) -> Plan<Step> {
+pub fn asleep(view: View<'_>, captured: Option<&Captured>) -> Plan<Step> {
     let mut status = settle(view, Phase::Paused, Some(OperationKind::Pause));
     // Descending a rung is no other sleep.
     if view.sandbox.status.phase != Phase::Paused {
         status.sleeps.slept = status.sleeps.slept.saturating_add(1);
     }
     status.paused_at.get_or_insert(view.now);
-    status.snapshot = layer;
+    status.snapshot = captured.map(|captured| captured.digest.clone());
+    status.snapshot_size = captured.map_or(0, |captured| captured.size);
     let how = if status.snapshot.is_some() {
         "asleep; its files are kept"
     } else {

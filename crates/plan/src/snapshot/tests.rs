@@ -1,6 +1,6 @@
 use model::{
-    Digest, Epoch, Generation, Metadata, Name, Namespace, SandboxId, StringMap, Uid,
-    sandbox::{Address, DesiredState, SandboxSpec, Via},
+    Digest, Epoch, Generation, Metadata, Namespace, SandboxId, StringMap, Uid,
+    sandbox::{Address, DesiredState, PausePolicy, SandboxSpec, Via},
     snapshot::SnapshotSpec,
     workload::Facts,
 };
@@ -131,6 +131,7 @@ fn it_records_freezes_and_captures_once_its_sandbox_runs_or_sleeps() {
 fn a_sandbox_that_sleeps_on_a_layer_is_captured_already() {
     let mut sandbox = sandbox(Phase::Paused);
     sandbox.status.snapshot = Some(layer(1));
+    sandbox.status.snapshot_size = 4096;
     for phase in [SnapshotPhase::Pending, SnapshotPhase::Capturing] {
         for observed in [Observed::Absent, seen(WorkloadState::Frozen)] {
             let snapshot = snapshot(phase);
@@ -140,8 +141,37 @@ fn a_sandbox_that_sleeps_on_a_layer_is_captured_already() {
             };
             assert_eq!(status.phase, SnapshotPhase::Ready);
             assert_eq!(status.containers[0].digest, layer(1));
+            assert_eq!(status.containers[0].size, 4096);
+            assert_eq!(status.image, None);
         }
     }
+}
+
+#[test]
+fn a_sandbox_that_sleeps_on_a_published_layer_says_where_it_is() {
+    let mut sandbox = sandbox(Phase::Paused);
+    sandbox.status.snapshot = Some(layer(1));
+    sandbox.status.snapshot_image = Some("r.example/kept@sha256:1".into());
+    sandbox.spec.pause_policy = Some(Box::new(PausePolicy {
+        resume_image_pull_secret_name: Name::new("pull").ok(),
+        ..PausePolicy::default()
+    }));
+    let mut snapshot = snapshot(SnapshotPhase::Pending);
+    let status = |snapshot: &SandboxSnapshot| {
+        let plan = plan_snapshot(view(snapshot, Some(&sandbox), &Observed::Absent));
+        match plan.steps.into_iter().next() {
+            Some(Step::Publish(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    };
+    let its = status(&snapshot);
+    assert_eq!(its.image.as_deref(), Some("r.example/kept@sha256:1"));
+    assert_eq!(its.image_pull_secret_name, Name::new("pull").ok());
+    // It is pushed to a registry of its own first.
+    snapshot.spec.registry = Some("s.example".into());
+    let own = status(&snapshot);
+    assert_eq!(own.image, None);
+    assert_eq!(own.image_pull_secret_name, Name::new("pull").ok());
 }
 
 #[test]

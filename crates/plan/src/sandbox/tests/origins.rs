@@ -63,12 +63,16 @@ fn published(plan: Plan<Step>) -> SandboxStatus {
 #[test]
 fn its_first_start_goes_on_from_the_snapshots_layer_even_if_the_snapshot_goes() {
     let mut sandbox = child();
-    let ready = snapshot(SnapshotPhase::Ready);
+    let mut ready = snapshot(SnapshotPhase::Ready);
+    ready.status.image = Some("r.example/kept@sha256:1".into());
+    ready.status.image_pull_secret_name = Name::new("pull").ok();
     sandbox.status = published(plan(&sandbox, Base::Snapshot(&ready), &Observed::Absent));
     assert_eq!(sandbox.status.phase, Phase::Starting);
     assert_eq!(sandbox.status.layers().collect::<Vec<_>>(), [&layer()]);
     let origin = sandbox.status.origin.as_deref().unwrap();
     assert_eq!(origin.uid, ready.uid());
+    assert_eq!(origin.image, ready.status.image);
+    assert_eq!(origin.image_pull_secret_name, Name::new("pull").ok());
     assert_eq!(origin.recipe.template, Some(Name::new("base").unwrap()));
     let name = Name::new("snap").unwrap();
     let next = plan(&sandbox, Base::Missing(&name), &Observed::Absent);
