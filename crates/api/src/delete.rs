@@ -11,6 +11,7 @@ use store::{Deletion, Precondition, Record, rules};
 
 use crate::{
     body::RawBody,
+    gate,
     negotiate::Accept,
     page::Page,
     params::{self, Params},
@@ -213,6 +214,7 @@ async fn delete_one(
         uid,
         version: wish.version,
     };
+    gate::before_delete(api, current, served).await?;
     if wish.dry_run {
         let effect = rules::delete(Some(current), &key, only_if, write::stamp(api))?;
         return Ok(effect.into_deletion());

@@ -1,7 +1,7 @@
 //! The resource API: the registry of kinds, served in the REST shape of Kubernetes.
 //!
-//! Handlers know records and the registry ([`model::kinds`]), never one kind: a sixth kind is a
-//! row there. Stock `kubectl` is a client. Intent goes to the store and nowhere else.
+//! Handlers know records and the registry ([`model::kinds`]), never one kind (but for what plugins
+//! are asked about): another kind is a row there. Stock `kubectl` is a client. Intent goes to the store and nowhere else.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `place`, `params`, `negotiate`, `selector`, `body` | a request, taken apart |
 //! | `read`, `page`, `watch` | get, list in pages, follow changes |
 //! | `submission`, `write`, `patch`, `delete` | create, replace, patch, delete |
+//! | `gate` | what plugins say to that |
 //! | `served`, `render`, `table` | records as objects, lists, tables |
 //! | `namespaces` | the namespaces that have something in them |
 //! | `refusal` | errors as clients see them: one table |
@@ -19,6 +20,7 @@ mod auth;
 mod body;
 mod delete;
 mod discovery;
+mod gate;
 mod health;
 mod layers;
 mod namespaces;

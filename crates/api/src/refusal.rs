@@ -258,6 +258,42 @@ impl Refusal {
         refusal
     }
 
+    /// What a plugin says against it.
+    pub(crate) fn plugin(about: About, refused: plugins::Refused) -> Self {
+        let by = refused.by;
+        match refused.refusal {
+            plugins::Refusal::Invalid(mut problem) => {
+                problem.reason = format!("{by}: {}", problem.reason);
+                Self::invalid(about, &[problem])
+            }
+            plugins::Refusal::Forbidden(why) => {
+                let message = format!(
+                    "{} {:?} is forbidden: {by}: {why}",
+                    about.resource(),
+                    about.name
+                );
+                let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+                refusal.0.about = Some(about);
+                refusal
+            }
+            plugins::Refusal::NotNow { why, retry_after } => {
+                Self::later(format!("{by}: {why}"), retry_after)
+            }
+        }
+    }
+
+    /// A plugin admits no more for now.
+    pub(crate) fn limited(limited: &plugins::Limited) -> Self {
+        Self::later(limited.to_string(), limited.retry_after)
+    }
+
+    fn later(message: String, after: Duration) -> Self {
+        let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        let seconds = after.as_secs().max(1);
+        refusal.0.retry_after = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+        refusal
+    }
+
     /// Fields that strict validation does not let pass.
     pub(crate) fn strict(unknown: &[String], duplicate: &[String]) -> Self {
         let all: Vec<String> = field_warnings(unknown, duplicate).take(MAX_NAMED).collect();

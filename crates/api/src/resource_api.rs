@@ -10,6 +10,7 @@ use std::{
 
 use kit::{Clock, Entropy, Tasks};
 use model::Timestamp;
+use plugins::Plugins;
 use store::Store;
 use tokio::sync::{Semaphore, watch};
 
@@ -79,6 +80,7 @@ pub struct ResourceApi {
     pub(crate) limits: Limits,
     pub(crate) readiness: Readiness,
     pub(crate) tasks: Tasks,
+    pub(crate) plugins: Plugins,
     pub(crate) watch_permits: Arc<Semaphore>,
     pub(crate) list_permits: Semaphore,
     /// One permit a KiB.
@@ -105,6 +107,7 @@ impl ResourceApi {
             // A receiver whose sender is gone keeps the last value: ready.
             readiness: watch::channel(Ok(())).1,
             tasks: Tasks::default(),
+            plugins: Plugins::default(),
             watch_permits: Arc::new(Semaphore::new(limits.watches)),
             list_permits: Semaphore::new(limits.lists),
             unread_permits: Arc::new(Semaphore::new(limits.unread_bytes >> 10)),
@@ -123,6 +126,13 @@ impl ResourceApi {
     #[must_use]
     pub fn with_tasks(mut self, tasks: Tasks) -> Self {
         self.tasks = tasks;
+        self
+    }
+
+    /// Asks these before it writes pools and sandboxes.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: Plugins) -> Self {
+        self.plugins = plugins;
         self
     }
 

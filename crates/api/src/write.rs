@@ -17,6 +17,7 @@ use store::{Change, Draft, Half, Query, Record, rules};
 
 use crate::{
     body::RawBody,
+    gate,
     negotiate::Accept,
     params::{FieldValidation, Params, WriteOptions},
     place::Place,
@@ -145,6 +146,7 @@ async fn create_one(
             status: checked.status.into(),
             fields: checked.fields,
         };
+        gate::before_create(api, &draft, place.served).await?;
         let result = if options.dry_run {
             let current = api.store.get(&key).await?;
             let uid = Uid::from_random(api.entropy.u128());
@@ -289,6 +291,7 @@ impl Update {
             fields: checked.fields,
             key,
         };
+        gate::before_update(api, &self.current, &change, served).await?;
         let record = if self.options.dry_run {
             rules::update(Some(&self.current), change, stamp(api))?.into_record()
         } else {

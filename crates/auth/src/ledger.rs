@@ -21,6 +21,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use cache::{SandboxCache, SandboxIndex, TemplateCache};
 use model::{
     Key, Name, Namespace, SandboxId, Spec as _, Version,
+    lifecycle::Phase,
     sandbox::{Sandbox, SandboxSpec},
     template::TemplateSpec,
 };
@@ -84,13 +85,10 @@ impl Ledger {
         if account.is_unlimited() {
             return Ok(Reservation(None));
         }
-        let book = {
-            let mut teams = self.teams.lock();
-            Arc::clone(teams.entry(account.team.clone()).or_default())
-        };
+        let book = self.book(&account.team);
         let place = {
             let mut book = book.lock();
-            let (used, before) = self.count(&mut book, account, id);
+            let (used, before) = self.count(&mut book, account, Some(id));
             quota::check(account, used, weight.beyond(before))?;
             let place = book.next;
             book.next += 1;
@@ -106,6 +104,39 @@ impl Ledger {
         Ok(Reservation(Some((book, place))))
     }
 
+    /// How many more like this one may wait in pools of the team, at most `most`, if all that wait
+    /// there already were claimed; and what there would be too much of.
+    #[must_use]
+    pub fn room(
+        &self,
+        account: &Account,
+        wanted: &SandboxSpec,
+        pools: &[Name],
+        most: u32,
+    ) -> (u32, Option<QuotaExceeded>) {
+        let book = self.book(&account.team);
+        let mut used = {
+            let mut book = book.lock();
+            self.count(&mut book, account, None).0
+        };
+        for pool in pools {
+            let members = self
+                .sandboxes
+                .find_by(SandboxIndex::Pool, (&account.team, pool));
+            for member in members.iter().filter(|member| waits(member)) {
+                used.team = used.team.plus(self.size(&member.spec).awake());
+            }
+        }
+        let one = self.size(wanted).awake();
+        for count in 0..most {
+            if let Err(exceeded) = quota::check(account, used, one) {
+                return (count, Some(exceeded));
+            }
+            used.team = used.team.plus(one);
+        }
+        (most, None)
+    }
+
     /// What a team has and what is had with a key, as far as it is written and seen.
     #[must_use]
     pub fn used(&self, account: &Account) -> Used {
@@ -116,8 +147,13 @@ impl Ledger {
         used
     }
 
+    fn book(&self, team: &Namespace) -> Arc<Mutex<Book>> {
+        let mut teams = self.teams.lock();
+        Arc::clone(teams.entry(team.clone()).or_default())
+    }
+
     /// What is used or reserved by now, and what of it is the sandbox with this id.
-    fn count(&self, book: &mut Book, account: &Account, id: &SandboxId) -> (Used, Usage) {
+    fn count(&self, book: &mut Book, account: &Account, id: Option<&SandboxId>) -> (Used, Usage) {
         // The version first: what the cache has by then, it still has, or something newer, when the
         // sandboxes are looked at.
         let seen = self.sandboxes.version();
@@ -139,7 +175,7 @@ impl Ledger {
                 continue;
             }
             let weight = self.add(&mut used, account, &sandbox);
-            if own == Some(id) {
+            if own.is_some() && own == id {
                 before = weight;
             }
         }
@@ -148,7 +184,7 @@ impl Ledger {
             if key.is_some() && key == account.key.as_ref() {
                 used.key = used.key.plus(weight);
             }
-            if own == id {
+            if Some(own) == id {
                 before = weight;
             }
         }
@@ -180,6 +216,12 @@ impl Ledger {
         });
         self.otherwise.of(resources)
     }
+}
+
+/// Whether a member has no owner and may get one.
+fn waits(member: &Sandbox) -> bool {
+    let over = matches!(member.status.phase, Phase::Stopped | Phase::Failed);
+    member.spec.owner.is_none() && !member.metadata.is_deleting() && !over
 }
 
 /// What was taken of a quota and is not yet in the cache. Dropped, it is given back: keep it until

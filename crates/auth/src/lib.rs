@@ -19,6 +19,7 @@
 //! | [`settled`] | a store whose writes of keys and teams answer once they are in force |
 //! | [`quota`] | what sandboxes count for, and whether that is too much: pure |
 //! | [`ledger`] | quotas under concurrent requests |
+//! | [`members`] | quotas as a plugin, for members of pools and declarative claims |
 //! | [`audit`] | who did what, on disk |
 //! | [`seal`] | tokens derived from the server's own secret |
 
@@ -27,6 +28,7 @@ pub mod key;
 pub mod keys;
 pub mod ledger;
 pub mod manage;
+pub mod members;
 pub mod quota;
 pub mod seal;
 pub mod settled;

@@ -20,7 +20,7 @@ use model::{Spec as _, pool::PoolSpec};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{Stock, fair::FairQueue};
+use crate::{Stock, fair::FairQueue, handover::Handovers};
 
 /// Among so many idle members one is chosen after a race was lost, so that the same claimers do not
 /// meet at the next member again.
@@ -40,14 +40,18 @@ pub struct Full {
 
 /// Where claims are served.
 pub struct Desk {
-    sandboxes: SandboxCache,
+    pub(crate) sandboxes: SandboxCache,
     pools: PoolCache,
     entropy: Arc<Entropy>,
     lines: Mutex<BTreeMap<Key, Line>>,
+    /// How often a member of each pool was asked for.
+    asked: Mutex<BTreeMap<Key, u64>>,
     numbers: AtomicU64,
+    /// Deliveries on their way to who asked for them.
+    pub(crate) handovers: Arc<Handovers>,
     /// Names this process in the leases of its claims.
     holder: Box<str>,
-    /// Told when more or fewer claims wait for a pool.
+    /// Told when more or fewer claims wait for a pool, or one got nothing.
     changed: Listener,
 }
 
@@ -93,7 +97,9 @@ impl Desk {
             pools,
             entropy,
             lines: Mutex::default(),
+            asked: Mutex::default(),
             numbers: AtomicU64::new(0),
+            handovers: Arc::default(),
             holder,
             changed: Box::new(changed),
         });
@@ -128,6 +134,7 @@ impl Desk {
     }
 
     fn look_at(&self, keys: &[Key]) {
+        self.handovers.look_at(keys, &self.sandboxes);
         let mut lines = self.lines.lock();
         if lines.is_empty() {
             return;
@@ -180,6 +187,16 @@ impl Desk {
     /// The next idle member, if nobody waits for one.
     #[must_use]
     pub fn enter_now(self: &Arc<Self>, pool: &Key, tenant: &str) -> Option<Ticket> {
+        self.count(pool);
+        let ticket = self.offered_now(pool, tenant);
+        if ticket.is_none() {
+            // It follows demand, and this was some.
+            (self.changed)(pool);
+        }
+        ticket
+    }
+
+    fn offered_now(self: &Arc<Self>, pool: &Key, tenant: &str) -> Option<Ticket> {
         let mut lines = self.lines.lock();
         let fresh = Line::default();
         let line = lines.get(pool).unwrap_or(&fresh);
@@ -226,6 +243,7 @@ impl Desk {
         bell: Arc<Notify>,
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Ticket {
+        self.count(pool);
         let slot = self.slot(tenant, wake);
         let ticket = Ticket {
             desk: Arc::clone(self),
@@ -254,6 +272,21 @@ impl Desk {
         lines
             .get(pool)
             .map_or(0, |line| line.waiting.len() + line.trying)
+    }
+
+    /// How often a member of a pool was asked for since this desk was opened, whatever came of it.
+    #[must_use]
+    pub fn asked(&self, pool: &Key) -> u64 {
+        self.asked.lock().get(pool).copied().unwrap_or(0)
+    }
+
+    fn count(&self, pool: &Key) {
+        *self.asked.lock().entry(pool.clone()).or_default() += 1;
+    }
+
+    /// Drops what is remembered of a pool that is gone.
+    pub fn forget(&self, pool: &Key) {
+        self.asked.lock().remove(pool);
     }
 
     /// How a pool stands.

@@ -12,6 +12,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use plan::Note;
+use plugins::Plugins;
 use runtime::Runtime;
 use store::Store;
 use tokio::time::Instant;
@@ -150,8 +151,23 @@ impl Builder {
     /// # Errors
     /// If a cache does not sync before the deadline.
     pub async fn start(self, tasks: &Tasks, deadline: Instant) -> Result<Control, StartError> {
+        self.start_with(tasks, deadline, |_| Plugins::default())
+            .await
+    }
+
+    /// The same, with plugins that may look at what the loop looks at.
+    ///
+    /// # Errors
+    /// If a cache does not sync before the deadline.
+    pub async fn start_with(
+        self,
+        tasks: &Tasks,
+        deadline: Instant,
+        plugins: impl FnOnce(&Caches) -> Plugins + Send,
+    ) -> Result<Control, StartError> {
         let tasks = tasks.child();
         let caches = sync(&self.ports, deadline, &tasks).await?;
+        let plugins = plugins(&caches);
         pass_barrier(&self.ports, &caches, deadline).await?;
         let queue = Arc::new(WorkQueue::new(
             self.options.backoff,
@@ -166,7 +182,7 @@ impl Builder {
             &tasks,
         );
         let inner = Arc::new(Inner {
-            world: World::new(self.ports, caches, self.options, desk),
+            world: World::new(self.ports, caches, self.options, desk, plugins),
             queue,
             pools_of: Mutex::default(),
             kill: CancellationToken::new(),
@@ -304,6 +320,11 @@ impl Control {
         self.inner.queue.is_busy(Instant::now() + horizon)
     }
 
+    /// Looks now for what changed by itself and for what is left over, as it does from time to time.
+    pub async fn sweep(&self) {
+        self.inner.sweep().await;
+    }
+
     /// Stops taking turns, waits for those under way, and drops what is not done within `grace`.
     pub async fn drain(&self, grace: Duration) {
         if let Err(left) = self.tasks.drain(grace).await {
@@ -410,19 +431,7 @@ impl Inner {
             Work::Pool(key) => pool::drive(world, key).await,
             Work::Claim(key) => claim::drive(world, &self.queue, key).await,
             Work::Sweep => {
-                world.deadlines.look_at_the_clock();
-                if let Ok(there) = world.ports.runtime.list().await {
-                    for key in sweep::disagreeing(world, &there) {
-                        self.ask(Work::Sandbox(key));
-                    }
-                    sweep::orphans(world, &there).await;
-                }
-                sweep::old_events(world).await;
-                if world.is_history_due()
-                    && let Err(error) = history::sweep(world).await
-                {
-                    tracing::warn!(%error, "the history was not looked through");
-                }
+                self.sweep().await;
                 Done::Rest(Some(world.options.sweep_every))
             }
         }
@@ -438,6 +447,23 @@ impl Inner {
                 }
             }
             // A little later: what changed underneath has to arrive in the cache first.
+    async fn sweep(&self) {
+        let world = &self.world;
+        world.deadlines.look_at_the_clock();
+        if let Ok(there) = world.ports.runtime.list().await {
+            for key in sweep::disagreeing(world, &there) {
+                self.ask(Work::Sandbox(key));
+            }
+            sweep::orphans(world, &there).await;
+        }
+        sweep::old_events(world).await;
+        if world.is_history_due()
+            && let Err(error) = history::sweep(world).await
+        {
+            tracing::warn!(%error, "the history was not looked through");
+        }
+    }
+
             Done::Again => self
                 .queue
                 .add(work, Instant::now() + Duration::from_millis(1)),

@@ -53,6 +53,8 @@ pub(crate) async fn keep(
         tracing::error!(key = %sandbox.key(), "a delivery has no record: it cannot be named");
         return Ok(());
     };
+    // Before it is durable that it is over: after a crash they hear of it twice, never not at all.
+    world.plugins.on_release(sandbox).await;
     let meta = Metadata::new(sandbox.metadata.namespace.clone(), name);
     let record = SandboxRecord::new(meta, spec);
     match world.ports.store.create_object(&record).await {

@@ -21,6 +21,7 @@
 //! | `admission` | closing a sandbox to traffic before it is frozen or cleaned |
 //! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
 //! | `publish` | captured layers to a registry and back |
+//! | `limits` | what plugins admit |
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
 //! | [`history`] | what deliveries were, once they are over |
@@ -33,6 +34,7 @@ pub mod control;
 pub mod deadlines;
 pub mod events;
 pub mod history;
+mod limits;
 pub mod pool;
 mod publish;
 pub mod queue;

@@ -15,12 +15,13 @@ use model::{
     Key, Object, Sandbox, Spec, Timestamp, Uid, Version, sandbox::Lease, workload::Secret,
 };
 use parking_lot::Mutex;
-use plan::{expect::Expectations, idle::Activity};
+use plan::{autoscale::Window, expect::Expectations, idle::Activity};
+use plugins::Plugins;
 use runtime::Runtime;
 use store::{Outcome, Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
-use crate::{EventSink, control::Options, deadlines::Deadlines};
+use crate::{EventSink, control::Options, deadlines::Deadlines, limits::Limits};
 
 /// Says when sandboxes were last used.
 #[async_trait]
@@ -134,6 +135,12 @@ pub struct World {
     pub(crate) desk: Arc<Desk>,
     /// The places that declarative claims have in line.
     pub(crate) tickets: Mutex<BTreeMap<Key, Ticket>>,
+    /// How often members of each pool that follows demand were asked for of late.
+    pub(crate) windows: Mutex<BTreeMap<Key, Window>>,
+    /// Those who have a say in what is made.
+    pub(crate) plugins: Plugins,
+    /// What they said.
+    pub(crate) limits: Limits,
     /// When the history was last looked through.
     swept_history: Mutex<Option<Duration>>,
 }
@@ -155,7 +162,13 @@ pub enum Done {
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 impl World {
-    pub(crate) fn new(ports: Ports, caches: Caches, options: Options, desk: Arc<Desk>) -> Self {
+    pub(crate) fn new(
+        ports: Ports,
+        caches: Caches,
+        options: Options,
+        desk: Arc<Desk>,
+        plugins: Plugins,
+    ) -> Self {
         let deadlines = Deadlines::new(Arc::clone(&ports.clock));
         Self {
             ports,
@@ -167,6 +180,9 @@ impl World {
             adopted: Mutex::default(),
             desk,
             tickets: Mutex::default(),
+            windows: Mutex::default(),
+            plugins,
+            limits: Limits::default(),
             swept_history: Mutex::default(),
         }
     }
@@ -253,6 +269,7 @@ impl World {
     pub(crate) fn forget(&self, key: &Key) {
         self.floors.lock().remove(key);
         self.tickets.lock().remove(key);
+        self.limits.forget(key);
         self.deadlines.forget(key);
     }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Generation, KindName, Name, StringMap, Timestamp,
+    event::Warning,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{NetworkPolicy, Timeouts},
 };
@@ -113,4 +114,7 @@ pub struct ClaimStatus {
     /// Observed aspects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// What was wrong of late: only in the answer to a request for this one object.
+    #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
+    pub recent_warnings: Box<[Warning]>,
 }

@@ -64,6 +64,20 @@ pub enum Severity {
     Warning,
 }
 
+/// Something that is wrong with an object, as the answer to a request for that object says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Warning {
+    /// One word.
+    pub reason: Box<str>,
+    /// A sentence.
+    pub message: Box<str>,
+    /// How often it was seen.
+    pub count: u32,
+    /// When it was last seen.
+    pub last_seen: Timestamp,
+}
+
 /// Events have nothing to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NoStatus {}

@@ -11,11 +11,13 @@
 //! | [`meta`] | object metadata, conditions, [`meta::Object`] |
 //! | [`codec`] | raw JSON to objects and back; unknown fields are named and carried along |
 //! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | sandboxes and what they come from |
+//! | [`autoscale`] | how a pool follows demand, and schedules |
 //! | [`team`], [`api_key`] | whose they are |
 //! | [`record`] | what a delivery was, once it is over |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
 //! | [`workload`] | what a runtime is asked for, and what it sees |
+//! | [`trouble`] | why something is not ready, or has ended |
 //! | [`kinds`] | the registry: names, scope, columns, schema of each kind |
 //! | [`schema`] | structural JSON schemas, and CRDs and OpenAPI built from them |
 //! | [`validate`] | field rules beyond types, each error naming the field and the remedy |
@@ -23,6 +25,7 @@
 pub mod api_key;
 pub mod claim;
 pub mod codec;
+pub mod autoscale;
 pub mod event;
 pub mod ids;
 pub mod kinds;
@@ -40,6 +43,7 @@ pub mod time;
 pub mod validate;
 pub mod workload;
 
+pub mod trouble;
 pub use api_key::ApiKey;
 pub use claim::SandboxClaim;
 pub use event::Event;

@@ -6,13 +6,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Generation, KindName, Name, StringMap,
+    Generation, KindName, Name, StringMap, Timestamp,
+    autoscale::{Autoscale, AutoscaleStatus},
+    event::Warning,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{Resources, Timeouts},
     template::ImagePullPolicy,
 };
 
 /// A pool of ready sandboxes.
+    trouble::Trouble,
 pub type SandboxPool = Object<PoolSpec>;
 
 /// Held by control until every member is gone.
@@ -34,6 +37,9 @@ pub struct PoolSpec {
     pub max_idle: u32,
     /// At most this many exist, claimed ones included.
     pub max: u32,
+    /// How the number of idle members follows demand; absent means it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscale: Option<Box<Autoscale>>,
     /// Images its members idle on, by container, in place of the template's.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     pub idle_images: StringMap,
@@ -79,6 +85,7 @@ impl PoolSpec {
             recycle_policy: RecyclePolicy::default(),
             default_timeouts: Timeouts::default(),
             when_empty: WhenEmpty::default(),
+            autoscale: None,
             queue: QueuePolicy::default(),
             ignore_template_keys: Vec::new(),
         }
@@ -184,5 +191,30 @@ pub struct PoolStatus {
     pub why: Box<str>,
     /// Observed aspects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// How it follows demand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscale: Option<Box<AutoscaleStatus>>,
+    /// Members that ended before anybody had them, one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failing: Option<Box<Failing>>,
     pub conditions: Vec<Condition>,
 }
+    /// What was wrong of late: only in the answer to a request for this one object.
+    #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
+    pub recent_warnings: Box<[Warning]>,
+}
+
+/// Members that end before anybody has them are replaced later each time, until one comes up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failing {
+    /// How often in a row members that ended were replaced.
+    pub times: u32,
+    /// When that was last.
+    pub at: Timestamp,
+    /// Why the last of them ended, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Trouble>,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub message: Box<str>,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Digest, Epoch, Generation, KindName, Name, Namespace, OperationId, SandboxId, StringMap,
     Timestamp,
+    event::Warning,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, Object, Spec, is_default},
     snapshot::Origin,
@@ -390,6 +391,12 @@ pub struct Sleeps {
     pub woken: u32,
     /// When it last woke.
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// Processes that were killed since its last start because memory ran out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub oom_kills: u32,
+    /// What was wrong of late: only in the answer to a request for this one object.
+    #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
+    pub recent_warnings: Box<[Warning]>,
     pub last_woken_at: Option<Timestamp>,
     /// From which rung.
     #[serde(skip_serializing_if = "Option::is_none")]

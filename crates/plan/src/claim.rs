@@ -14,7 +14,10 @@ use model::{
     },
 };
 
-use crate::Plan;
+use crate::{
+    Plan,
+    limit::{self, Limit},
+};
 
 /// Annotation on a claimed member, with the name of the claim that took it: for people.
 pub const CLAIM_ANNOTATION: &str = "dormouse.dev/claim";
@@ -29,6 +32,12 @@ pub const SWAPPED_ANNOTATION: &str = "dormouse.dev/swapped-images";
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The claim.
+    /// How its pool stands.
+    pub supply: Supply,
+    /// How many more it may take now.
+    pub admitted: u32,
+    /// Who admits no more, if not all.
+    pub limit: Option<Limit<'a>>,
     pub claim: &'a SandboxClaim,
     /// Members that carry the claim's name.
     pub taken: &'a [Name],
@@ -37,6 +46,28 @@ pub struct View<'a> {
     /// Whether its time to be kept is over.
     pub expired: bool,
     /// For stamping records.
+/// Whether there is something to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supply {
+    /// Members are idle, or will be.
+    Coming,
+    /// All that there may be have owners.
+    AtMax,
+    /// There is no such pool in the claim's namespace.
+    NoPool,
+}
+
+impl Supply {
+    /// One word for a claim that waits.
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Coming => "Waiting",
+            Self::AtMax => "NoCapacity",
+            Self::NoPool => "NoSuchPool",
+        }
+    }
+}
+
     pub now: Timestamp,
 }
 
@@ -73,6 +104,8 @@ pub fn plan_claim(view: View<'_>) -> Plan<Step> {
     if surplus > 0 {
         let unrecorded = taken.iter().filter(|name| !status.bound.contains(name));
         let back = unrecorded.take(surplus).cloned().collect();
+    let generation = claim.metadata.generation;
+    limit::say(&mut status.conditions, view.limit, view.now, generation);
         return Plan::step(Step::GiveBack(back), "it has more than it asked for");
     }
     status.bound = taken.to_vec();
@@ -88,14 +121,29 @@ pub fn plan_claim(view: View<'_>) -> Plan<Step> {
         };
         return Plan::step(Step::Publish(Box::new(status)), "it ends with what it has");
     }
-    status.reason = "Waiting".into();
-    let mut steps = vec![Step::Take(missing)];
+    let (word, why) = match view.limit {
+        Some(limit) => {
+            let all = have + limit.admitted;
+            let why = format!("{} admits {all} of {}", limit.by, claim.spec.count);
+            ("Limited", why)
+        }
+        None => (
+            view.supply.reason(),
+            format!("{missing} members are missing"),
+        ),
+    };
+    status.reason = word.into();
+    let takes = missing.min(view.admitted);
+    let mut steps = Vec::new();
     if status != claim.status {
-        steps.insert(0, Step::Publish(Box::new(status)));
+        steps.push(Step::Publish(Box::new(status)));
+    }
+    if takes > 0 {
+        steps.push(Step::Take(takes));
     }
     Plan {
         steps,
-        why: format!("{missing} members are missing").into(),
+        why: why.into(),
     }
 }
 

@@ -9,25 +9,31 @@
 //! |---|---|
 //! | [`sandbox`] | the next step in a sandbox's life |
 //! | [`failure`] | what a failed step leaves in a sandbox's record |
+//! | [`trouble`] | what a sandbox's record says is wrong with it |
 //! | [`timers`] | which timers of a sandbox run |
 //! | [`idle`] | from what sources of use know: when a sandbox is idle, and what is written of its use |
 //! | [`pool`] | how many members a pool makes and removes |
+//! | [`autoscale`] | how many of them a pool that follows demand keeps idle |
 //! | [`expect`] | what a pool has asked for and not seen yet |
 //! | [`snapshot`] | the next step towards a snapshot |
 //! | [`claim`] | which members a declarative claim takes, and what a delivery changes |
+//! | [`limit`] | who admits only some of what is wanted |
 //! | [`history`] | what a delivery was |
 //!
 //! A plan without steps says why, because operators will ask.
 
+pub mod autoscale;
 pub mod claim;
 pub mod expect;
 pub mod failure;
 pub mod history;
 pub mod idle;
+pub mod limit;
 pub mod pool;
 pub mod sandbox;
 pub mod snapshot;
 pub mod timers;
+pub mod trouble;
 
 use std::borrow::Cow;
 

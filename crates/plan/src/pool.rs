@@ -4,18 +4,29 @@
 //! waits, and never more than `max` in all. Only members without an owner are ever removed, each
 //! with the uid and version that was seen, so that a claim that comes in between wins.
 //!
+//! Members that end before anybody has them are replaced at once the first time, and later each
+//! time after, until one comes up: what fails for good must not be made without end.
+//!
 //! A pool that is deleted lets go of members that have an owner: they stay their owner's and end
 //! when their owner ends them. Nobody is left to take them back.
 
+use std::time::Duration;
+
 use model::{
     Key, Metadata, SandboxPool, StringMap, Timestamp, Uid, Version,
+    event::Severity,
     lifecycle::Phase,
     meta::{Condition, ConditionStatus, set_condition},
-    pool::{POOL_FINALIZER, PoolSpec, PoolStatus},
+    pool::{Failing, POOL_FINALIZER, PoolSpec, PoolStatus},
+    trouble::{TROUBLED, Trouble},
     validate::RESERVED_PREFIX,
 };
 
-use crate::Plan;
+use crate::{
+    Note, Plan,
+    autoscale::{self, Decision, Demand, plan_autoscale},
+    limit::{self, Limit},
+};
 
 /// A member as the pool sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +49,8 @@ pub struct Member {
     pub current: bool,
     /// When it was created.
     pub created: Timestamp,
+    /// Why it ended, if it did: in one word, where there is one, and in a sentence.
+    pub ended: Option<(Option<Trouble>, Box<str>)>,
 }
 
 /// What the decision is made from.
@@ -49,14 +62,27 @@ pub struct View<'a> {
     pub members: &'a [Member],
     /// Creations and deletions asked for and not seen yet.
     pub unseen: (usize, usize),
-    /// Claims that wait for a member.
-    pub waiting: u32,
+    /// What is asked of it.
+    pub demand: Demand,
+    /// Which timers have run out.
+    pub due: Due,
+    /// What keeps it from making all that it wants to.
+    pub limit: Option<Limit<'a>>,
     /// Whether its template exists.
     pub template: bool,
     /// The revision new members are made from.
     pub revision: &'a str,
     /// For stamping records.
     pub now: Timestamp,
+}
+
+/// Which timers of a pool have run out, judged by elapsed time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// The cooldowns of what follows demand.
+    pub autoscale: autoscale::Due,
+    /// The time before members that ended are replaced once more.
+    pub replace: bool,
 }
 
 /// One thing to do.
@@ -68,6 +94,8 @@ pub enum Step {
     RemoveFinalizer,
     /// Write what is observed.
     Publish(Box<PoolStatus>),
+    /// Say what people should read later.
+    Tell(Note),
     /// Make this many members.
     Create(u32),
     /// Remove a member, if it is still as it was seen.
@@ -86,12 +114,31 @@ pub fn plan_pool(view: View<'_>) -> Plan<Step> {
     if !pool.metadata.has_finalizer(POOL_FINALIZER) {
         return Plan::step(Step::AddFinalizer, "its members must not be forgotten");
     }
-    let (mut steps, why) = scale(view);
-    let status = observe(view, &why);
+    let followed = follow(view);
+    let (mut steps, why) = scale(view, followed.as_ref());
+    let mut status = observe(view, &why);
+    status.failing = failing(view, &steps);
+    say_trouble(&mut status, view);
+    let mut notes = Vec::new();
+    if let Some(failing) = status.failing.as_ref().filter(|now| {
+        let before = pool.status.failing.as_ref();
+        before.is_none_or(|before| before.times != now.times)
+    }) {
+        notes.push(Note {
+            severity: Severity::Warning,
+            reason: "MembersFail",
+            message: failing.message.clone(),
+        });
+    }
+    status.autoscale = followed.map(|decision| {
+        notes.extend(decision.note);
+        Box::new(decision.status)
+    });
     if status != pool.status {
         // Publish last: what it says of the reason is about these very steps.
         steps.push(Step::Publish(Box::new(status)));
     }
+    steps.extend(notes.into_iter().map(Step::Tell));
     debug_assert!(
         steps
             .iter()
@@ -152,7 +199,95 @@ fn end(view: View<'_>) -> Plan<Step> {
     }
 }
 
-fn scale(view: View<'_>) -> (Vec<Step>, String) {
+/// How many are kept idle, where that follows demand.
+fn follow(view: View<'_>) -> Option<Decision> {
+    let staying = view
+        .members
+        .iter()
+        .filter(|m| !m.owned && !m.deleting && !m.dirty);
+    plan_autoscale(autoscale::View {
+        spec: &view.pool.spec,
+        status: view.pool.status.autoscale.as_deref(),
+        demand: view.demand,
+        free: u32::try_from(staying.count()).unwrap_or(u32::MAX),
+        settled: view.unseen == (0, 0),
+        due: view.due.autoscale,
+        now: view.now,
+    })
+}
+
+fn is_over(member: &Member) -> bool {
+    matches!(member.phase, Phase::Stopped | Phase::Failed)
+}
+
+/// How long members that ended are left alone when they were replaced this often in a row.
+#[must_use]
+pub fn replace_after(failing: &Failing) -> Duration {
+    const MOST: Duration = Duration::from_secs(300);
+    Duration::from_secs(1 << failing.times.min(16)).min(MOST)
+}
+
+/// What is to be remembered of members that end before anybody has them.
+fn failing(view: View<'_>, steps: &[Step]) -> Option<Box<Failing>> {
+    let known = view.pool.status.failing.as_deref();
+    let replaced = steps.iter().rev().find_map(|step| match step {
+        Step::Delete(member) if is_over(member) && member.current => Some(member),
+        _ => None,
+    });
+    if let Some(member) = replaced {
+        return Some(Box::new(Failing {
+            times: known.map_or(1, |known| known.times.saturating_add(1)),
+            at: view.now,
+            reason: member.ended.as_ref().and_then(|(word, _)| *word),
+            message: member
+                .ended
+                .as_ref()
+                .map(|(_, message)| message.clone())
+                .unwrap_or_default(),
+        }));
+    }
+    let known = known?;
+    let came_up = |m: &Member| {
+        let up = matches!(m.phase, Phase::Idle | Phase::Running | Phase::Paused);
+        m.created > known.at && m.current && up
+    };
+    (!view.members.iter().any(came_up)).then(|| Box::new(known.clone()))
+}
+
+/// Says in one word what is wrong with a pool; and that nothing is, where something was.
+fn say_trouble(status: &mut PoolStatus, view: View<'_>) {
+    let known = status.conditions.iter().any(|c| &*c.kind == TROUBLED);
+    let full = status.claimed >= view.pool.spec.max && view.demand.waiting > 0;
+    let trouble = match (&status.failing, view.limit) {
+        (Some(failing), _) if failing.times > 1 => {
+            let word = failing.reason.unwrap_or(Trouble::RuntimeFailed).again();
+            Some((word, failing.message.clone()))
+        }
+        (_, Some(limit)) => Some((
+            Trouble::Limited,
+            format!("{}: {}", limit.by, limit.why).into(),
+        )),
+        (_, None) if full => Some((Trouble::NoCapacity, status.why.clone())),
+        (_, None) => None,
+    };
+    if trouble.is_none() && !known {
+        return;
+    }
+    let condition = Condition {
+        kind: TROUBLED.into(),
+        status: match trouble {
+            Some(_) => ConditionStatus::True,
+            None => ConditionStatus::False,
+        },
+        reason: trouble.as_ref().map_or("Resolved", |t| t.0.as_str()).into(),
+        message: trouble.map(|(_, message)| message).unwrap_or_default(),
+        last_transition_time: view.now,
+        observed_generation: view.pool.metadata.generation,
+    };
+    set_condition(&mut status.conditions, condition);
+}
+
+fn scale(view: View<'_>, followed: Option<&Decision>) -> (Vec<Step>, String) {
     let spec = &view.pool.spec;
     let (creations, deletions) = view.unseen;
     if creations + deletions > 0 {
@@ -168,58 +303,86 @@ fn scale(view: View<'_>) -> (Vec<Step>, String) {
         );
     }
     let free = || view.members.iter().filter(|m| !m.owned && !m.deleting);
-    let over = |m: &&Member| matches!(m.phase, Phase::Stopped | Phase::Failed);
+    // One of another revision ended for what may have been put right since.
+    let patient = view.pool.status.failing.is_some() && !view.due.replace;
     let ended: Vec<_> = free()
-        .filter(over)
+        .filter(|m| is_over(m) && !(patient && m.current))
         .map(|m| Step::Delete(m.clone()))
         .collect();
     if !ended.is_empty() {
         let why = format!("replaces {} members that ended", ended.len());
         return (ended, why);
     }
-    if let Some(plan) = shrink(view) {
+    if let Some(plan) = shrink(view, followed) {
         return plan;
     }
     let waiting = u32::try_from(free().count()).unwrap_or(u32::MAX);
-    let total = u32::try_from(view.members.len()).unwrap_or(u32::MAX);
-    let target = spec.min_idle.max(view.waiting);
+    let keeps = followed.map_or(spec.min_idle, |decision| decision.status.min_idle);
+    let target = keeps.max(view.demand.waiting);
     if waiting < target {
-        let wanted = target - waiting;
-        let room = spec.max.saturating_sub(total);
-        let count = wanted.min(room);
-        if count == 0 {
-            let why = format!(
-                "wants {wanted} more idle members but is at its max of {}",
-                spec.max
-            );
-            // Those it has are still kept up to date.
-            let rolled = roll(view, &free().collect::<Vec<_>>());
-            return if rolled.0.is_empty() {
-                (Vec::new(), why)
-            } else {
-                rolled
-            };
-        }
-        let short = if count < wanted {
-            format!(", {} fewer than wanted for its max", wanted - count)
-        } else {
-            String::new()
-        };
-        return (
-            vec![Step::Create(count)],
-            format!("makes {count} members{short}"),
-        );
+        return grow(view, target - waiting);
     }
-    roll(view, &free().collect::<Vec<_>>())
+    let held = free().filter(|m| is_over(m)).count();
+    let (steps, why) = roll(view, &free().collect::<Vec<_>>());
+    match &view.pool.status.failing {
+        Some(failing) if held > 0 && steps.is_empty() => {
+            let after = replace_after(failing).as_secs();
+            let last = &failing.message;
+            let why = format!("replaces {held} members that ended after {after} s: {last}");
+            (steps, why)
+        }
+        Some(_) | None => (steps, why),
+    }
+}
+
+/// Makes what is missing, as far as it may.
+fn grow(view: View<'_>, wanted: u32) -> (Vec<Step>, String) {
+    let most = view.pool.spec.max;
+    let total = u32::try_from(view.members.len()).unwrap_or(u32::MAX);
+    let room = wanted.min(most.saturating_sub(total));
+    if room == 0 {
+        let why = format!("wants {wanted} more idle members but is at its max of {most}");
+        return kept_up_to_date(view, why);
+    }
+    let count = view.limit.map_or(room, |limit| room.min(limit.admitted));
+    if let Some(limit) = view.limit.filter(|_| count < room) {
+        let why = format!(
+            "{} admits {count} of {room} new members: {}",
+            limit.by, limit.why
+        );
+        return match count {
+            0 => kept_up_to_date(view, why),
+            _ => (vec![Step::Create(count)], why),
+        };
+    }
+    let short = match wanted - count {
+        0 => String::new(),
+        fewer => format!(", {fewer} fewer than wanted for its max"),
+    };
+    let why = format!("makes {count} members{short}");
+    (vec![Step::Create(count)], why)
+}
+
+/// A pool that can make no more still keeps those it has up to date.
+fn kept_up_to_date(view: View<'_>, why: String) -> (Vec<Step>, String) {
+    let free = view.members.iter().filter(|m| !m.owned && !m.deleting);
+    let rolled = roll(view, &free.collect::<Vec<_>>());
+    if rolled.0.is_empty() {
+        (Vec::new(), why)
+    } else {
+        rolled
+    }
 }
 
 /// Removes members that are too many. One that was given back may still go by itself: until that
 /// is known, nobody else goes for it.
-fn shrink(view: View<'_>) -> Option<(Vec<Step>, String)> {
+fn shrink(view: View<'_>, followed: Option<&Decision>) -> Option<(Vec<Step>, String)> {
     let spec = &view.pool.spec;
     let staying = || view.members.iter().filter(|m| !m.deleting && !m.dirty);
     let mut free: Vec<&Member> = staying().filter(|m| !m.owned).collect();
-    let most = spec.max_idle.max(view.waiting);
+    let trimmed = followed.filter(|decision| decision.trim);
+    let most = trimmed.map_or(spec.max_idle, |decision| decision.status.min_idle);
+    let most = most.max(view.demand.waiting);
     let above_idle = free.len().saturating_sub(most as usize);
     let above_max = staying().count().saturating_sub(spec.max as usize);
     let surplus = above_idle.max(above_max).min(free.len());
@@ -229,10 +392,10 @@ fn shrink(view: View<'_>) -> Option<(Vec<Step>, String)> {
     // Out-dated ones first, then those that are not ready, then the oldest.
     free.sort_by_key(|m| (m.current, m.phase == Phase::Idle, m.created, m.uid));
     let steps = free.into_iter().take(surplus);
-    let bound = if above_idle >= above_max {
-        "maxIdle"
-    } else {
-        "max"
+    let bound = match (above_idle >= above_max, trimmed) {
+        (true, Some(_)) => "what is needed",
+        (true, None) => "maxIdle",
+        (false, _) => "max",
     };
     Some((
         steps.map(|m| Step::Delete(m.clone())).collect(),
@@ -294,7 +457,7 @@ fn observe(view: View<'_>, why: &str) -> PoolStatus {
     status.failed =
         count(&|m| !m.owned && !going(m) && matches!(m.phase, Phase::Stopped | Phase::Failed));
     status.starting = status.total - status.stopping - status.claimed - status.idle - status.failed;
-    status.waiting_claims = mirrored(status.waiting_claims, view.waiting);
+    status.waiting_claims = mirrored(status.waiting_claims, view.demand.waiting);
     let enough = status.idle >= view.pool.spec.min_idle;
     set_condition(
         &mut status.conditions,
@@ -315,6 +478,8 @@ fn observe(view: View<'_>, why: &str) -> PoolStatus {
             observed_generation: view.pool.metadata.generation,
         },
     );
+    let generation = view.pool.metadata.generation;
+    limit::say(&mut status.conditions, view.limit, view.now, generation);
     status
 }
 

@@ -5,6 +5,7 @@ use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::Readiness;
+use auth::Keys;
 use cache::Health;
 use control::{AgentTokens, Control, Options, events::StoredEvents, world::Caches};
 use kit::{Clock, Entropy, Tasks};
@@ -14,7 +15,13 @@ use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
-use crate::{config::types::RuntimeKind, doctor, run::find_agent, sleep::GatewayUse};
+use crate::{
+    config::types::RuntimeKind,
+    data_plane, doctor,
+    plugins::{self, Say},
+    run::find_agent,
+    sleep::GatewayUse,
+};
 
 /// The first sync reads the whole store; one that takes longer is broken.
 pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,12 +33,14 @@ pub(crate) struct ControlLoop {
     tasks: Tasks,
     /// Not ready as soon as a cache it decides on is gone.
     pub(crate) readiness: Readiness,
+    /// Those who have a say in what it makes.
+    pub(crate) say: Say,
 }
 
 /// What runs sandboxes, and the way into their networks.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
-    runtime: Arc<dyn Runtime>,
+    pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) inside: Arc<dyn Inside>,
     /// Where sandboxes can be measured.
     pub(crate) local: Option<LocalRuntime>,
@@ -86,20 +95,38 @@ impl Inside for Nowhere {
     }
 }
 
+/// What the loop is made of.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) store: &'a Arc<dyn Store>,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) entropy: &'a Arc<Entropy>,
+    pub(crate) front: Arc<GatewayUse>,
+    pub(crate) tokens: Arc<dyn AgentTokens>,
+    /// Whose quotas count.
+    pub(crate) keys: Keys,
+    pub(crate) options: Options,
+}
+
 /// Starts the loop over an engine.
 ///
 /// # Errors
 /// If it cannot read the store in time.
-pub(crate) async fn start(
-    engine: &Engine,
-    store: &Arc<dyn Store>,
-    clock: &Arc<dyn Clock>,
-    entropy: &Arc<Entropy>,
-    front: Arc<GatewayUse>,
-    tokens: Arc<dyn AgentTokens>,
-    options: Options,
-) -> anyhow::Result<ControlLoop> {
+pub(crate) async fn start(parts: Parts<'_>) -> anyhow::Result<ControlLoop> {
+    let Parts {
+        engine,
+        store,
+        clock,
+        entropy,
+        front,
+        tokens,
+        keys,
+        options,
+    } = parts;
     let tasks = engine.tasks.clone();
+    let usual = data_plane::usual_size()?;
+    let mut say = None;
     let runtime = Arc::clone(&engine.runtime);
     let events = StoredEvents::start(store.clone(), clock.clone(), &tasks);
     let control = control::Builder::new(store.clone(), runtime, clock.clone(), entropy.clone())
@@ -108,7 +135,10 @@ pub(crate) async fn start(
         .activity(front.clone())
         .followers(front)
         .tokens(tokens)
-        .start(&tasks, Instant::now() + SYNC_TIMEOUT)
+        .start_with(&tasks, Instant::now() + SYNC_TIMEOUT, |caches| {
+            let assembled = plugins::assemble(keys, usual, caches);
+            say.insert(assembled).plugins.clone()
+        })
         .await
         .context("start the control loop")?;
     let readiness = follow(&control, &tasks);
@@ -116,6 +146,7 @@ pub(crate) async fn start(
         control,
         tasks,
         readiness,
+        say: say.context("put the plugins together")?,
     })
 }
 

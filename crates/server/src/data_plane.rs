@@ -104,7 +104,7 @@ impl DataPlane {
             .await
             .context("read where sandboxes are")?;
         let table = feed_routes(&on, &used.watched, tasks);
-        let ledger = ledger(&on)?;
+        let ledger = Arc::clone(&on.control.say.ledger);
         let quota = TeamQuota::new(on.keys.clone(), Arc::clone(&ledger));
         let flights = Flights::within(
             Arc::new(quota),
@@ -246,10 +246,10 @@ fn api_options(on: &Foundation<'_>) -> anyhow::Result<e2b::Options> {
     Ok(options)
 }
 
-/// One for all: what the API reserves, a flight sees.
-fn ledger(on: &Foundation<'_>) -> anyhow::Result<Arc<Ledger>> {
-    let options = api_options(on)?;
-    let otherwise = Size {
+/// What a sandbox counts for that does not say how large it is.
+pub(crate) fn usual_size() -> anyhow::Result<Size> {
+    let options = e2b::Options::new(name(BASE)?);
+    Ok(Size {
         cpu_millis: u64::from(options.cpu_count) * 1000,
         memory_mib: u64::from(options.memory_mib),
     };

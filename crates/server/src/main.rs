@@ -39,6 +39,7 @@ mod process_logs;
 mod run;
 mod sampling;
 mod serve;
+mod plugins;
 mod sleep;
 mod ssh_door;
 mod stall;

@@ -31,7 +31,7 @@ use crate::{
     announce::{Announcement, announce},
     audit_trail,
     config::{Settings, types::Listen},
-    control_loop::{self, Engine, SYNC_TIMEOUT},
+    control_loop::{self, Engine, Parts, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
     data_plane::{DataPlane, Foundation, SealedTokens},
     gc::{self, Collector},
@@ -123,10 +123,18 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 claims_alone: true,
                 ..control::Options::default()
             };
-            let front = used.clone();
-            let control =
-                control_loop::start(&engine, &store, &clock, &entropy, front, tokens, options)
-                    .await?;
+            let control = control_loop::start(Parts {
+                engine: &engine,
+                store: &store,
+                clock: &clock,
+                entropy: &entropy,
+                front: used.clone(),
+                tokens,
+                keys: keys.clone(),
+                options,
+            })
+            .await?;
+            api = api.with_plugins(control.say.plugins.clone());
             let on = Foundation {
                 settings,
                 store: &store,

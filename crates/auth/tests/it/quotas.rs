@@ -2,19 +2,22 @@ use std::{sync::Arc, time::Duration};
 
 use auth::{
     Ledger,
+    members::TeamQuota,
     quota::{Account, Holder, Quota, Size},
 };
 use cache::SandboxCache;
 use kit::Entropy;
 use model::{
-    Epoch, Metadata, Name, Object, Sandbox, SandboxId, SandboxTemplate,
+    Epoch, Metadata, Name, Object, Sandbox, SandboxId, SandboxPool, SandboxTemplate,
     lifecycle::Phase,
+    pool::PoolSpec,
     sandbox::{DesiredState, Resources, SandboxSpec},
     team::Quotas,
 };
+use plugins::{Creation, Plugin as _, Purpose};
 use store::{StoreExt as _, memory::MemoryStore};
 
-use crate::world::{World, within};
+use crate::world::{World, team, within};
 
 const SIZE: Size = Size {
     cpu_millis: 1000,
@@ -47,7 +50,7 @@ fn draft(account: &Account, id: &SandboxId) -> Sandbox {
 struct Desk {
     world: World,
     cache: SandboxCache,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
 }
 
 impl Desk {
@@ -55,7 +58,7 @@ impl Desk {
         let world = World::new().await;
         let cache = world.sandboxes().await;
         let templates = world.templates().await;
-        let ledger = Ledger::new(cache.clone(), templates, SIZE);
+        let ledger = Arc::new(Ledger::new(cache.clone(), templates, SIZE));
         Self {
             world,
             cache,
@@ -79,6 +82,11 @@ impl Desk {
         let made = self.world.memory.create_object(&draft).await.unwrap();
         reservation.written(made.version());
         Ok(made)
+    }
+
+    async fn plugin(&self) -> TeamQuota {
+        let pools = self.world.pools().await;
+        TeamQuota::new(self.world.keys.clone(), Arc::clone(&self.ledger), pools)
     }
 
     async fn caught_up(&self) {
@@ -114,6 +122,102 @@ async fn the_last_one_is_given_and_one_more_is_not_however_far_the_cache_lags() 
     // Another team has its own.
     let other = desk.account("red", sandboxes(1), Quotas::default()).await;
     desk.create(&other).await.unwrap();
+}
+
+/// A pool of a team with members that wait in it.
+async fn fill(desk: &Desk, of: &str, pool: &str, members: u32) {
+    let meta = |name: &str| Metadata::new(Some(team(of)), Name::new(name).unwrap());
+    let spec = PoolSpec::new(Name::new("base").unwrap(), 0, 9, 9);
+    let store = &desk.world.memory;
+    let record: SandboxPool = Object::new(meta(pool), spec);
+    store.create_object(&record).await.unwrap();
+    for n in 0..members {
+        let spec = SandboxSpec {
+            pool: Some(Name::new(pool).unwrap()),
+            ..SandboxSpec::default()
+        };
+        let member: Sandbox = Object::new(meta(&format!("{pool}-{n}")), spec);
+        store.create_object(&member).await.unwrap();
+    }
+    desk.caught_up().await;
+    // The cache of pools has a task of its own.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_members_wait_in_the_pools_of_a_team_than_it_may_still_have() {
+    let desk = Desk::new().await;
+    let account = desk.account("blue", sandboxes(8), Quotas::default()).await;
+    desk.create(&account).await.unwrap();
+    desk.create(&account).await.unwrap();
+    let plugin = desk.plugin().await;
+    let (blue, pool) = (team("blue"), Name::new("a").unwrap());
+    let spec = SandboxSpec::default();
+    let members = |count| Creation {
+        purpose: Purpose::Member { pool: &pool },
+        team: &blue,
+        spec: &spec,
+        count,
+        ids: &[],
+    };
+    let all = plugin.before_create(&members(6)).await;
+    assert_eq!(all.admitted, 6, "those that wait count for nobody");
+    let some = plugin.before_create(&members(8)).await;
+    assert_eq!(some.admitted, 6);
+    assert!(some.why.contains("may have 8 sandboxes"), "{}", some.why);
+    assert!(some.retry_after > Duration::ZERO);
+    fill(&desk, "blue", "a", 3).await;
+    fill(&desk, "blue", "b", 1).await;
+    assert_eq!(plugin.before_create(&members(8)).await.admitted, 2);
+    // They are not taken from what its requests may have.
+    for _ in 0..6 {
+        desk.create(&account).await.unwrap();
+    }
+    assert_eq!(plugin.before_create(&members(1)).await.admitted, 0);
+    let red = team("red");
+    let other = Creation {
+        team: &red,
+        ..members(50)
+    };
+    assert_eq!(plugin.before_create(&other).await.admitted, 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_gets_what_is_left_and_keeps_others_from_having_it_too() {
+    let desk = Desk::new().await;
+    let account = desk.account("blue", sandboxes(6), Quotas::default()).await;
+    let plugin = desk.plugin().await;
+    let (blue, name) = (team("blue"), Name::new("a").unwrap());
+    let ids: Vec<_> = (0..8).map(|_| desk.id()).collect();
+    let spec = SandboxSpec::default();
+    let wanted = Creation {
+        purpose: Purpose::Claim {
+            claim: &name,
+            pool: &name,
+        },
+        team: &blue,
+        spec: &spec,
+        count: 8,
+        ids: &ids,
+    };
+    let mut admission = plugin.before_create(&wanted).await;
+    assert_eq!((admission.admitted, admission.holds.len()), (6, 6));
+    desk.create(&account).await.unwrap_err();
+    // One becomes a record, one is given back.
+    let first = draft(&account, &ids[0]);
+    let made = desk.world.memory.create_object(&first).await.unwrap();
+    let version = made.version();
+    admission.holds.remove(0).written(version);
+    drop(admission.holds.pop());
+    desk.create(&account).await.unwrap();
+    desk.create(&account).await.unwrap_err();
+    desk.caught_up().await;
+    desk.create(&account).await.unwrap_err();
+    drop(admission);
+    for _ in 0..4 {
+        desk.create(&account).await.unwrap();
+    }
+    desk.create(&account).await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use auth::{Caller, Keys, key::NewKey};
-use cache::{Cache, Options, SandboxCache, TemplateCache};
+use cache::{Cache, Options, PoolCache, SandboxCache, TemplateCache};
 use kit::{Entropy, ManualClock, Tasks};
 use model::{
     Metadata, Name, Namespace, Object, Team,
@@ -76,6 +76,13 @@ impl World {
     }
 
     pub(crate) async fn sandboxes(&self) -> SandboxCache {
+        let store = Arc::clone(&self.memory);
+        Cache::start(store, self.options(), within(60), &self.tasks)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn pools(&self) -> PoolCache {
         let store = Arc::clone(&self.memory);
         Cache::start(store, self.options(), within(60), &self.tasks)
             .await

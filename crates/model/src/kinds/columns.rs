@@ -179,6 +179,12 @@ pub(super) const POOL: &[Column] = &[
         "At least this many wait to be claimed.",
     )),
     wide(column(
+        "Keeps-Idle",
+        Integer,
+        ".status.autoscale.minIdle",
+        "How many are kept idle, where that follows demand.",
+    )),
+    wide(column(
         "Max-Idle",
         Integer,
         ".spec.maxIdle",

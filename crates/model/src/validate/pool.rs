@@ -1,7 +1,12 @@
 //! Rules for pools.
 
 use super::{Cause, Problems, Rules, sandbox, text};
-use crate::{meta::Object, pool::PoolSpec, sandbox::IdleAction};
+use crate::{
+    autoscale::{Autoscale, ScheduleError},
+    meta::Object,
+    pool::PoolSpec,
+    sandbox::IdleAction,
+};
 
 const MAX_MEMBERS: u64 = 100_000;
 const MAX_WAITING: u64 = 100_000;
@@ -13,6 +18,9 @@ impl Rules for PoolSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         if spec.min_idle > spec.max_idle {
+const MAX_SCHEDULES: usize = 64;
+const HOUR: u64 = 3600;
+const WEEK: u64 = 7 * 24 * HOUR;
             problems.add(
                 "spec.minIdle",
                 Cause::Invalid,
@@ -44,6 +52,9 @@ impl Rules for PoolSpec {
             sandbox::resources("spec.resources", resources, problems);
         }
         sandbox::timeouts("spec.defaultTimeouts", &spec.default_timeouts, problems);
+        if let Some(autoscale) = &spec.autoscale {
+            demand(autoscale, spec.max_idle, problems);
+        }
         if spec.default_timeouts.end_at.is_some() {
             problems.add(
                 "spec.defaultTimeouts.endAt",
@@ -76,4 +87,68 @@ impl Rules for PoolSpec {
             IdleAction::Pause | IdleAction::Kill | IdleAction::Release => {}
         }
     }
+}
+
+fn demand(autoscale: &Autoscale, max_idle: u32, problems: &mut Problems) {
+    let rate = autoscale.claim_rate;
+    for (field, seconds, least, most) in [
+        ("claimRate.windowSeconds", rate.window_seconds, 1, HOUR),
+        ("claimRate.coverSeconds", rate.cover_seconds, 0, HOUR),
+        ("upCooldownSeconds", autoscale.up_cooldown_seconds, 1, HOUR),
+        (
+            "downCooldownSeconds",
+            autoscale.down_cooldown_seconds,
+            1,
+            24 * HOUR,
+        ),
+    ] {
+        problems.bounds(
+            format!("spec.autoscale.{field}"),
+            seconds.into(),
+            least,
+            most,
+        );
+    }
+    let schedules = &autoscale.schedules;
+    problems.at_most("spec.autoscale.schedules", schedules.len(), MAX_SCHEDULES);
+    for (i, schedule) in schedules.iter().enumerate().take(MAX_SCHEDULES) {
+        let field = |name: &str| format!("spec.autoscale.schedules[{i}].{name}");
+        match schedule.read() {
+            Ok(_) => {}
+            Err(error @ ScheduleError::Cron(_)) => problems.add(
+                field("cron"),
+                Cause::Invalid,
+                format!("{:?} is not a crontab: {error}", clip(&schedule.cron)),
+                "write minute, hour, day, month and weekday, as in \"0 8 * * 1-5\"",
+            ),
+            Err(error @ ScheduleError::TimeZone(_)) => problems.add(
+                field("timeZone"),
+                Cause::Invalid,
+                clip(&error.to_string()),
+                "name one of the time zone database, as Europe/Berlin",
+            ),
+        }
+        problems.bounds(
+            field("durationSeconds"),
+            schedule.duration_seconds.into(),
+            60,
+            WEEK,
+        );
+        if schedule.min_idle > max_idle {
+            problems.add(
+                field("minIdle"),
+                Cause::Invalid,
+                format!(
+                    "{} is more than maxIdle, which is {max_idle}",
+                    schedule.min_idle
+                ),
+                "lower it, or raise spec.maxIdle",
+            );
+        }
+    }
+}
+
+/// What a client sent is repeated to it, but not all of it.
+fn clip(text: &str) -> String {
+    text.chars().take(100).collect()
 }

@@ -46,6 +46,10 @@ fn fields(checked: &Checked) -> Vec<&str> {
 #[test]
 fn each_rule_names_its_field() {
     let pool = |min: u32, max_idle: u32, max: u32| json!({"template": "t", "minIdle": min, "maxIdle": max_idle, "max": max});
+    let follows = |autoscale: Value| json!({"template": "t", "minIdle": 1, "maxIdle": 2, "max": 5, "autoscale": autoscale});
+    let scheduled = |cron: &str, zone: &str, seconds: u32, min_idle: u32| {
+        follows(json!({"schedules": [{"cron": cron, "timeZone": zone, "durationSeconds": seconds, "minIdle": min_idle}]}))
+    };
     let key = |hash: &str, mask: Value| json!({"displayName": "ci", "hash": hash, "mask": mask});
     let hash = "0123456789abcdef".repeat(4);
     let long = "x".repeat(300 << 10);
@@ -137,6 +141,36 @@ fn each_rule_names_its_field() {
         ("SandboxPool", pool(3, 2, 5), "spec.minIdle"),
         ("SandboxPool", pool(1, 6, 5), "spec.maxIdle"),
         ("SandboxPool", pool(0, 0, 1_000_000), "spec.max"),
+        (
+            "SandboxPool",
+            follows(json!({"upCooldownSeconds": 0})),
+            "spec.autoscale.upCooldownSeconds",
+        ),
+        (
+            "SandboxPool",
+            follows(json!({"claimRate": {"windowSeconds": 0}})),
+            "spec.autoscale.claimRate.windowSeconds",
+        ),
+        (
+            "SandboxPool",
+            scheduled("every day", "UTC", 3600, 1),
+            "spec.autoscale.schedules[0].cron",
+        ),
+        (
+            "SandboxPool",
+            scheduled("0 8 * * *", "Nowhere", 3600, 1),
+            "spec.autoscale.schedules[0].timeZone",
+        ),
+        (
+            "SandboxPool",
+            scheduled("0 8 * * *", "UTC", 1, 1),
+            "spec.autoscale.schedules[0].durationSeconds",
+        ),
+        (
+            "SandboxPool",
+            scheduled("0 8 * * *", "UTC", 3600, 3),
+            "spec.autoscale.schedules[0].minIdle",
+        ),
         (
             "SandboxClaim",
             json!({"pool": "p", "count": 0}),
@@ -290,6 +324,12 @@ fn the_smallest_and_the_usual_objects_pass() {
         (
             "SandboxPool",
             json!({"template": "t", "minIdle": 1, "maxIdle": 1, "max": 1}),
+        ),
+        (
+            "SandboxPool",
+            json!({"template": "t", "minIdle": 1, "maxIdle": 9, "max": 9, "autoscale": {"schedules": [
+                {"cron": "*/30 8-18 * * 1-5", "timeZone": "Europe/Berlin", "durationSeconds": 1800, "minIdle": 9},
+            ]}}),
         ),
         ("SandboxClaim", json!({"pool": "p"})),
         (

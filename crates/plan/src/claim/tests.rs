@@ -33,6 +33,9 @@ fn next(claim: &SandboxClaim, taken: u32, timed_out: bool, expired: bool) -> Pla
     plan_claim(View {
         claim,
         taken: &taken,
+        supply: Supply::Coming,
+        admitted: u32::MAX,
+        limit: None,
         timed_out,
         expired,
         now: T0,
@@ -70,6 +73,70 @@ fn it_takes_what_is_missing_until_it_has_all_or_its_time_is_over() {
     ] {
         let plan = next(&claim(count), taken, timed_out, false);
         assert_eq!(words(&plan), expected, "{taken} of {count}, {timed_out}");
+    }
+}
+
+#[test]
+fn it_takes_no_more_than_is_admitted_and_says_who_admits_no_more() {
+    fn view<'a>(claim: &'a SandboxClaim, taken: &'a [Name]) -> View<'a> {
+        View {
+            claim,
+            taken,
+            supply: Supply::Coming,
+            admitted: 4,
+            limit: Some(Limit {
+                admitted: 4,
+                by: "team-quota",
+                why: "the team may have 6 sandboxes",
+            }),
+            timed_out: false,
+            expired: false,
+            now: T0,
+        }
+    }
+    let mut claim = claim(8);
+    let taken = names(2);
+    let plan = plan_claim(view(&claim, &taken));
+    assert_eq!(words(&plan), "Claiming Limited, take 4");
+    assert_eq!(plan.why, "team-quota admits 6 of 8");
+    let Some(Step::Publish(status)) = plan.steps.first() else {
+        panic!("{plan:?}");
+    };
+    let said = status.conditions.first().unwrap();
+    assert_eq!(&*said.message, "team-quota: the team may have 6 sandboxes");
+    claim.status = (**status).clone();
+    let none = plan_claim(View {
+        admitted: 0,
+        ..view(&claim, &taken)
+    });
+    assert_eq!(words(&none), "rest");
+    // The rest is admitted later.
+    let all = plan_claim(View {
+        admitted: 6,
+        limit: None,
+        ..view(&claim, &taken)
+    });
+    assert_eq!(words(&all), "Claiming Waiting, take 6");
+}
+
+#[test]
+fn it_says_what_it_waits_for() {
+    for (supply, reason) in [
+        (Supply::Coming, "Waiting"),
+        (Supply::AtMax, "NoCapacity"),
+        (Supply::NoPool, "NoSuchPool"),
+    ] {
+        let plan = plan_claim(View {
+            claim: &claim(1),
+            taken: &[],
+            supply,
+            admitted: 1,
+            limit: None,
+            timed_out: false,
+            expired: false,
+            now: T0,
+        });
+        assert_eq!(words(&plan), format!("Claiming {reason}, take 1"));
     }
 }
 

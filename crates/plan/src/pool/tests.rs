@@ -5,6 +5,7 @@ mod history;
 use model::{Generation, Incarnation, KindName, Metadata, Name, Namespace, pool::PoolSpec};
 
 use super::*;
+use crate::limit::ADMITTED;
 
 fn pool(min_idle: u32, max_idle: u32, max: u32) -> SandboxPool {
     let namespace = Some(Namespace::new("team").unwrap());
@@ -30,6 +31,7 @@ fn member(n: u32, phase: Phase) -> Member {
         deleting: false,
         current: true,
         created: Timestamp::from_micros(n.into()),
+        ended: None,
     }
 }
 
@@ -57,16 +59,37 @@ fn members(letters: &str) -> Vec<Member> {
     letters.chars().enumerate().map(of).collect()
 }
 
-fn next(pool: &SandboxPool, members: &[Member], unseen: (usize, usize)) -> Plan<Step> {
-    plan_pool(View {
+fn view<'a>(pool: &'a SandboxPool, members: &'a [Member]) -> View<'a> {
+    View {
         pool,
         members,
-        unseen,
-        waiting: 0,
+        unseen: (0, 0),
+        demand: Demand::default(),
+        due: Due::default(),
+        limit: None,
         template: true,
         revision: "r1",
         now: Timestamp::from_micros(1),
+    }
+}
+
+fn next(pool: &SandboxPool, members: &[Member], unseen: (usize, usize)) -> Plan<Step> {
+    plan_pool(View {
+        unseen,
+        ..view(pool, members)
     })
+}
+
+fn waiting(waiting: u32) -> Demand {
+    Demand { waiting, recent: 0 }
+}
+
+fn published(plan: &Plan<Step>) -> PoolStatus {
+    let status = plan.steps.iter().find_map(|step| match step {
+        Step::Publish(status) => Some((**status).clone()),
+        _ => None,
+    });
+    status.unwrap_or_else(|| panic!("{plan:?}"))
 }
 
 /// The steps but for the publication: `+n`, or the indexes of those removed.
@@ -77,7 +100,7 @@ fn words(plan: &Plan<Step>) -> String {
         Step::Delete(member) => Some(member.key.name.as_str().replace('m', "-")),
         Step::LetGo(member) => Some(member.key.name.as_str().replace('m', "~")),
         Step::AddFinalizer | Step::RemoveFinalizer => Some(format!("{step:?}")),
-        Step::Publish(_) => None,
+        Step::Publish(_) | Step::Tell(_) => None,
     };
     let words: Vec<_> = plan.steps.iter().filter_map(word).collect();
     words.join(" ")
@@ -190,17 +213,8 @@ fn it_says_what_it_lacks() {
     assert_eq!(words(&short), "+2");
     assert!(short.why.contains("1 fewer"), "{}", short.why);
     let lost = plan_pool(View {
-        waiting: 0,
         template: false,
-        ..View {
-            pool: &pool(1, 1, 1),
-            members: &[],
-            unseen: (0, 0),
-            waiting: 0,
-            template: true,
-            revision: "",
-            now: Timestamp::from_micros(1),
-        }
+        ..view(&pool(1, 1, 1), &[])
     });
     assert!(lost.why.contains("template does not exist"), "{}", lost.why);
 }
@@ -265,16 +279,11 @@ fn a_deleted_pool_says_what_it_waits_for() {
 #[test]
 fn members_are_made_for_claims_that_wait_up_to_max() {
     let pool = pool(1, 2, 5);
-    let plan = |waiting, letters| {
+    let plan = |claims, letters| {
         let members = members(letters);
         let plan = plan_pool(View {
-            pool: &pool,
-            members: &members,
-            unseen: (0, 0),
-            waiting,
-            template: true,
-            revision: "r1",
-            now: Timestamp::from_micros(1),
+            demand: waiting(claims),
+            ..view(&pool, &members)
         });
         words(&plan)
     };
@@ -356,4 +365,152 @@ fn its_counts_add_up_and_a_second_look_writes_nothing() {
     assert_eq!((status.stopping, status.failed, status.total), (2, 0, 8));
     pool.status = (**status).clone();
     assert_eq!(next(&pool, &members, (0, 0)).steps, []);
+}
+
+#[test]
+fn a_pool_that_follows_demand_keeps_what_is_needed_and_says_so() {
+    let mut pool = pool(1, 10, 20);
+    pool.spec.autoscale = Some(Box::default());
+    let up = Due {
+        autoscale: autoscale::Due {
+            up: true,
+            quiet: false,
+        },
+        ..Due::default()
+    };
+    let plan = plan_pool(View {
+        demand: waiting(4),
+        due: up,
+        ..view(&pool, &members("i"))
+    });
+    assert_eq!(words(&plan), "+4");
+    assert!(matches!(plan.steps.last(), Some(Step::Tell(note)) if note.reason == "ScaledUp"));
+    pool.status = published(&plan);
+    let kept = pool.status.autoscale.as_deref().map(|kept| kept.min_idle);
+    assert_eq!(kept, Some(5));
+    // The claims were served: as many again are kept for the next ones.
+    let served = plan_pool(View {
+        due: up,
+        ..view(&pool, &members("cccci"))
+    });
+    assert_eq!(words(&served), "+4");
+    pool.status = published(&served);
+    let quiet = autoscale::Due {
+        up: true,
+        quiet: true,
+    };
+    // Nobody claims: those above what is needed go when it has been quiet for long enough.
+    let idle = members("iiiii");
+    let begins = plan_pool(view(&pool, &idle));
+    assert_eq!(words(&begins), "");
+    pool.status = published(&begins);
+    let lowered = plan_pool(View {
+        due: Due {
+            autoscale: quiet,
+            ..Due::default()
+        },
+        ..view(&pool, &idle)
+    });
+    assert_eq!(words(&lowered), "-0 -1");
+    assert!(lowered.why.contains("what is needed"), "{}", lowered.why);
+}
+
+#[test]
+fn members_that_keep_failing_are_replaced_later_each_time() {
+    let mut pool = pool(2, 3, 5);
+    let mut failed = members("ff");
+    for member in &mut failed {
+        member.ended = Some((Some(Trouble::ImageUnusable), "no such image".into()));
+    }
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        // At once the first time, else when the time is over.
+        let due = Due {
+            replace: true,
+            ..Due::default()
+        };
+        let plan = plan_pool(View {
+            due,
+            ..view(&pool, &failed)
+        });
+        assert_eq!(words(&plan), "-0 -1");
+        assert!(
+            plan.steps
+                .iter()
+                .any(|step| matches!(step, Step::Tell(note) if note.reason == "MembersFail"))
+        );
+        pool.status = published(&plan);
+        let failing = pool.status.failing.as_deref().unwrap();
+        waits.push(replace_after(failing).as_secs());
+        let early = plan_pool(view(&pool, &failed));
+        assert_eq!(words(&early), "");
+        assert!(early.why.contains("no such image"), "{}", early.why);
+    }
+    assert_eq!(waits, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]);
+    let said = |status: &PoolStatus| {
+        let said = status.conditions.iter().find(|c| &*c.kind == TROUBLED);
+        said.map(|c| c.reason.to_string())
+    };
+    assert_eq!(said(&pool.status).as_deref(), Some("PullBackOff"));
+    // One of another revision may fail for what was put right since.
+    let outdated: Vec<_> = failed
+        .iter()
+        .map(|m| Member {
+            current: false,
+            ..m.clone()
+        })
+        .collect();
+    assert_eq!(words(&plan_pool(view(&pool, &outdated))), "-0 -1");
+    // One that comes up ends the row; one that was there before does not.
+    let mut old = members("if");
+    old[0].created = Timestamp::from_micros(0);
+    let still = plan_pool(view(&pool, &old));
+    assert!(published(&still).failing.is_some());
+    let up = plan_pool(view(&pool, &members("ii")));
+    assert!(up.steps.iter().any(|s| matches!(s, Step::Publish(_))));
+    assert!(published(&up).failing.is_some(), "made before");
+    let mut fresh = members("ii");
+    fresh[1].created = Timestamp::from_micros(5);
+    let up = published(&plan_pool(view(&pool, &fresh)));
+    assert_eq!(
+        (up.failing.clone(), said(&up).as_deref()),
+        (None, Some("Resolved"))
+    );
+}
+
+#[test]
+fn who_admits_only_some_is_named_and_the_rest_is_not_made() {
+    let mut pool = pool(5, 8, 10);
+    let limit = |admitted| Limit {
+        admitted,
+        by: "team-quota",
+        why: "the team may have 2 sandboxes",
+    };
+    let some = plan_pool(View {
+        limit: Some(limit(2)),
+        ..view(&pool, &[])
+    });
+    assert_eq!(words(&some), "+2");
+    assert!(
+        some.why.contains("team-quota admits 2 of 5"),
+        "{}",
+        some.why
+    );
+    let status = published(&some);
+    let said = status.conditions.iter().find(|c| &*c.kind == ADMITTED);
+    let said = said.unwrap();
+    assert_eq!(said.status, ConditionStatus::False);
+    assert!(said.message.starts_with("team-quota: "), "{said:?}");
+    pool.status = status;
+    let none = plan_pool(View {
+        limit: Some(limit(0)),
+        ..view(&pool, &members("ii"))
+    });
+    assert_eq!(words(&none), "");
+    assert!(none.why.contains("admits 0 of 3"), "{}", none.why);
+    let all = plan_pool(view(&pool, &members("ii")));
+    assert_eq!(words(&all), "+3");
+    let status = published(&all);
+    let said = status.conditions.iter().find(|c| &*c.kind == ADMITTED);
+    assert_eq!(said.unwrap().status, ConditionStatus::True);
 }

@@ -27,3 +27,5 @@ mod tunnels;
 mod usage;
 mod wakes;
 mod watching;
+mod pool_input;
+mod pools;

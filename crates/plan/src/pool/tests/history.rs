@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{super::*, member, pool};
+use super::{super::*, member, pool, view};
 use crate::expect::{Expectations, Seen};
 
 #[derive(Clone, Debug)]
@@ -90,13 +90,12 @@ impl World {
         });
         self.expected.observe(seen, self.now);
         plan_pool(View {
-            pool: &self.pool,
-            members: &self.cache,
             unseen: self.expected.open(),
-            waiting: 0,
-            template: true,
-            revision: "r",
-            now: Timestamp::from_micros(1),
+            due: Due {
+                replace: true,
+                ..Due::default()
+            },
+            ..view(&self.pool, &self.cache)
         })
     }
 
@@ -116,6 +115,7 @@ impl World {
                     self.delete(&seen);
                 }
                 Step::Publish(status) => self.pool.status = *status,
+                Step::Tell(_) => {}
                 Step::AddFinalizer | Step::RemoveFinalizer | Step::LetGo(_) => panic!("{step:?}"),
             }
         }

@@ -1,0 +1,94 @@
+//! What plugins say of pools that clients create, change and delete, and of sandboxes they create.
+//!
+//! They are asked after everything else was checked and before the store hears of it, for a dry
+//! run too.
+
+use model::{Sandbox, SandboxPool, Spec as _, pool::PoolSpec, sandbox::SandboxSpec};
+use plugins::{Creation, Purpose};
+use store::{Change, Draft, Half, Record};
+
+use crate::{refusal::Refusal, resource_api::ResourceApi, served::Served};
+
+/// A client asks for an object.
+pub(crate) async fn before_create(
+    api: &ResourceApi,
+    draft: &Draft,
+    served: Served,
+) -> Result<(), Refusal> {
+    if api.plugins.is_empty() {
+        return Ok(());
+    }
+    let refused = |error| Refusal::plugin(served.about(draft.meta.name.as_str()), error);
+    match draft.kind {
+        PoolSpec::KIND => {
+            let pool: SandboxPool = as_record(draft).decode()?;
+            api.plugins.before_pool_create(&pool).await.map_err(refused)
+        }
+        SandboxSpec::KIND => {
+            let sandbox: Sandbox = as_record(draft).decode()?;
+            let Some(team) = &sandbox.metadata.namespace else {
+                return Ok(());
+            };
+            let wanted = Creation {
+                purpose: Purpose::Request,
+                team,
+                spec: &sandbox.spec,
+                count: 1,
+                ids: sandbox.spec.sandbox_id.as_slice(),
+            };
+            match api.plugins.before_create(&wanted).await.limited {
+                Some(limited) => Err(Refusal::limited(&limited)),
+                None => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A client asks for a change of an object.
+pub(crate) async fn before_update(
+    api: &ResourceApi,
+    current: &Record,
+    change: &Change,
+    served: Served,
+) -> Result<(), Refusal> {
+    let Half::Spec { meta, spec } = &change.half else {
+        return Ok(());
+    };
+    if api.plugins.is_empty() || current.kind != PoolSpec::KIND {
+        return Ok(());
+    }
+    let old: SandboxPool = current.decode()?;
+    let mut next = current.clone();
+    next.meta = (**meta).clone();
+    next.spec = spec.clone();
+    let new: SandboxPool = next.decode()?;
+    let asked = api.plugins.before_pool_update(&old, &new).await;
+    asked.map_err(|error| Refusal::plugin(served.about(current.meta.name.as_str()), error))
+}
+
+/// A client asks for the end of an object.
+pub(crate) async fn before_delete(
+    api: &ResourceApi,
+    current: &Record,
+    served: Served,
+) -> Result<(), Refusal> {
+    if api.plugins.is_empty() || current.kind != PoolSpec::KIND {
+        return Ok(());
+    }
+    let pool: SandboxPool = current.decode()?;
+    let asked = api.plugins.before_pool_delete(&pool).await;
+    asked.map_err(|error| Refusal::plugin(served.about(current.meta.name.as_str()), error))
+}
+
+/// A draft as it will be, but for what the store gives it.
+fn as_record(draft: &Draft) -> Record {
+    let draft = draft.clone();
+    Record {
+        kind: draft.kind,
+        meta: draft.meta,
+        spec: draft.spec,
+        status: draft.status,
+        fields: draft.fields,
+    }
+}

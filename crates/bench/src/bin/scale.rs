@@ -1,0 +1,301 @@
+//! The control loop with a thousand sandboxes and with ten thousand, a hundred to a pool, over the
+//! memory store and the fake runtime: what one look at a sandbox costs, what a claim costs, what a
+//! look at everything costs, and what each sandbox takes of memory. All of it should not depend on
+//! how many there are.
+//!
+//! Each size runs in a process of its own, so that the memory of one is not the other's.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+use std::{
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bench::{Result, Target, human, verdict};
+use cache::SandboxIndex;
+use claims::{Ask, Wait};
+use control::{Builder, Control, Options, events::StoredEvents};
+use kit::{Clock, Entropy, SystemClock, Tasks};
+use model::{
+    Key, Metadata, Name, Namespace, Object, Sandbox, SandboxId, SandboxPool, SandboxTemplate,
+    Spec as _, Timestamp,
+    pool::{PoolSpec, RecyclePolicy},
+    sandbox::Owner,
+};
+use plan::claim::{Delivery, Ending, claimed, released};
+use runtime::fake::FakeRuntime;
+use serde_json::{Value, json};
+use store::{Store, StoreExt as _, memory::MemoryStore};
+
+const SIZES: [usize; 2] = [1_000, 10_000];
+const PER_POOL: usize = 100;
+const CLAIMS: usize = 500;
+/// Measured this often; the best counts.
+const ROUNDS: usize = 5;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [size] = words.as_slice() {
+        let measured = measure(size.parse()?)?;
+        println!("{measured}");
+        return Ok(());
+    }
+    let mut all = Vec::new();
+    for size in SIZES {
+        let output = Command::new(std::env::current_exe()?)
+            .arg(size.to_string())
+            .output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into());
+        }
+        let measured: Value = serde_json::from_slice(&output.stdout)?;
+        println!("{size} sandboxes in {} pools", size / PER_POOL);
+        for (name, what) in TIMES {
+            let nanos = measured[name].as_u64().unwrap_or_default();
+            println!("  {what:<42} {:>10}", human(Duration::from_nanos(nanos)));
+        }
+        let bytes = measured["bytes"].as_u64().unwrap_or_default();
+        println!("  {:<42} {bytes:>8} B", "memory for each sandbox");
+        all.push(measured);
+    }
+    let ratio = |name: &str| {
+        let of = |n: usize| all[n][name].as_f64().unwrap_or(f64::NAN);
+        of(1) / of(0)
+    };
+    for (name, what) in TIMES {
+        verdict(
+            &format!("{what}, 10,000 / 1,000"),
+            ratio(name),
+            Target::AtMost(1.5),
+        );
+    }
+    verdict(
+        "memory for each, 10,000 / 1,000",
+        ratio("bytes"),
+        Target::AtMost(1.2),
+    );
+    Ok(())
+}
+
+const TIMES: [(&str, &str); 4] = [
+    ("made", "made and started, each"),
+    ("reconciled", "reconciled after a change, each"),
+    ("claimed", "claimed and made ready, each"),
+    ("looked", "looked at by the sweep, each"),
+];
+
+struct World {
+    store: Arc<MemoryStore>,
+    control: Control,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<Entropy>,
+}
+
+fn measure(size: usize) -> Result<Value> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()?;
+    runtime.block_on(async {
+        let tasks = Tasks::default();
+        let world = World::start(&tasks).await?;
+        let before = resident()?;
+        let begun = Instant::now();
+        world.fill(size).await?;
+        let made = begun.elapsed();
+        world.rest().await;
+        let bytes = resident()?.saturating_sub(before) / size;
+        let mut reconciled = Duration::MAX;
+        let mut claimed = Duration::MAX;
+        for round in 0..ROUNDS {
+            reconciled = reconciled.min(world.touch(round).await?);
+            claimed = claimed.min(world.claim_some().await?);
+        }
+        let looked = world.sweep().await;
+        let nanos = |took: Duration, of: usize| took.as_nanos() as u64 / of as u64;
+        Ok(json!({
+            "made": nanos(made, size),
+            "reconciled": nanos(reconciled, CLAIMS),
+            "claimed": nanos(claimed, CLAIMS),
+            "looked": nanos(looked, size),
+            "bytes": bytes,
+        }))
+    })
+}
+
+impl World {
+    async fn start(tasks: &Tasks) -> Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let entropy = Arc::new(Entropy::from_os());
+        let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
+        let shared: Arc<dyn Store> = store.clone();
+        let events = StoredEvents::start(Arc::clone(&shared), Arc::clone(&clock), tasks);
+        let runtime = Arc::new(FakeRuntime::new(tasks.child()));
+        let options = Options {
+            // Looked at by itself.
+            sweep_every: Duration::from_secs(3600),
+            ..Options::default()
+        };
+        let control = Builder::new(shared, runtime, Arc::clone(&clock), Arc::clone(&entropy))
+            .events(Arc::new(events))
+            .options(options)
+            .start(tasks, tokio::time::Instant::now() + Duration::from_secs(60))
+            .await?;
+        Ok(Self {
+            store,
+            control,
+            clock,
+            entropy,
+        })
+    }
+
+    /// Makes the pools and waits until all members are idle.
+    async fn fill(&self, size: usize) -> Result<()> {
+        let template: SandboxTemplate = Object::new(
+            Metadata::new(None, Name::new("base")?),
+            serde_json::from_value(json!({"image": "base"}))?,
+        );
+        self.store.create_object(&template).await?;
+        let members = PER_POOL as u32;
+        for n in 0..size / PER_POOL {
+            let mut spec = PoolSpec::new(Name::new("base")?, members, members, members);
+            spec.recycle_policy = RecyclePolicy::Recycle;
+            let pool: SandboxPool = Object::new(
+                Metadata::new(Some(team()?), Name::new(format!("pool-{n}"))?),
+                spec,
+            );
+            self.store.create_object(&pool).await?;
+        }
+        self.until(|| self.idle() == size).await
+    }
+
+    fn idle(&self) -> usize {
+        let sandboxes = &self.control.caches().sandboxes;
+        sandboxes.find_by(SandboxIndex::Phase, "Idle").len()
+    }
+
+    /// Waits until nothing is left to do.
+    async fn rest(&self) {
+        while self.control.is_busy(Duration::from_millis(200)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn until(&self, done: impl Fn() -> bool) -> Result<()> {
+        for _ in 0..120_000 {
+            if done() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Err("it took far too long".into())
+    }
+
+    /// Changes some sandboxes at once, and waits until each was looked at.
+    async fn touch(&self, round: usize) -> Result<Duration> {
+        let all = self.control.caches().sandboxes.find_all();
+        let every = all.len() / CLAIMS;
+        let some: Vec<_> = all.iter().step_by(every.max(1)).take(CLAIMS).collect();
+        let begun = Instant::now();
+        let mut keys = Vec::new();
+        for sandbox in some {
+            let mut next = Sandbox::clone(sandbox);
+            next.spec.metadata.insert("round", round.to_string());
+            let written = self.store.update_spec(&next).await?;
+            keys.push((written.key(), written.metadata.generation));
+        }
+        let sandboxes = &self.control.caches().sandboxes;
+        let seen = |(key, generation): &(Key, model::Generation)| {
+            sandboxes
+                .find(key)
+                .is_some_and(|s| s.status.observed_generation >= *generation)
+        };
+        self.until(|| keys.iter().all(seen)).await?;
+        let took = begun.elapsed();
+        self.rest().await;
+        Ok(took)
+    }
+
+    /// Claims some members, one after the other from pool after pool, each until it is ready; then
+    /// gives all of them back.
+    async fn claim_some(&self) -> Result<Duration> {
+        let caches = self.control.caches();
+        let pools = caches.pools.find_all();
+        let begun = Instant::now();
+        let mut taken = Vec::new();
+        for n in 0..CLAIMS {
+            let pool = pools[n % pools.len()].key();
+            taken.push(self.claim(&pool).await?);
+        }
+        let ready = |key: &Key| {
+            let found = caches.sandboxes.find(key);
+            found.is_some_and(|s| s.status.armed_epoch == s.spec.epoch)
+        };
+        self.until(|| taken.iter().all(ready)).await?;
+        let took = begun.elapsed();
+        for key in &taken {
+            let Some(member) = caches.sandboxes.find(key) else {
+                return Err("a claimed member is gone".into());
+            };
+            let ending = Ending::by_owner(self.now());
+            self.store.update_spec(&released(&member, ending)).await?;
+        }
+        let size = caches.sandboxes.find_all().len();
+        self.until(|| self.idle() == size).await?;
+        self.rest().await;
+        Ok(took)
+    }
+
+    async fn claim(&self, pool: &Key) -> Result<Key> {
+        let owner = Owner {
+            team: team()?,
+            user: None,
+            key: None,
+        };
+        let id = SandboxId::from_random(self.entropy.u128());
+        let delivery = Delivery::new(owner, id);
+        let ask = Ask {
+            store: &*self.store,
+            pool,
+            tenant: "",
+            wait: Wait::Until(tokio::time::Instant::now() + Duration::from_secs(60)),
+        };
+        let now = self.now();
+        let desk = self.control.desk();
+        let write = |member: &Sandbox| claimed(member, &delivery, now);
+        let member = desk.claim(ask, write, std::future::pending()).await?;
+        Ok(member.key())
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.wall_micros())
+    }
+
+    /// The best of several sweeps.
+    async fn sweep(&self) -> Duration {
+        let mut best = Duration::MAX;
+        for _ in 0..ROUNDS {
+            let begun = Instant::now();
+            self.control.sweep().await;
+            best = best.min(begun.elapsed());
+        }
+        best
+    }
+}
+
+fn team() -> Result<Namespace> {
+    Ok(Namespace::new("team")?)
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> Result<usize> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: usize = text
+        .split_whitespace()
+        .nth(1)
+        .ok_or("statm has no second field")?
+        .parse()?;
+    Ok(pages * rustix::param::page_size())
+}

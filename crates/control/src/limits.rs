@@ -1,0 +1,201 @@
+//! What plugins admit, for pools and declarative claims.
+//!
+//! A plugin that admits only some says when it is worth asking again. Until then nobody asks: what
+//! it said is remembered, and a turn that comes earlier for other reasons goes by it. A change of
+//! what is wanted is worth asking at once.
+//!
+//! What plugins set aside for a claim is held while the claim waits for members, as it is for a
+//! request. All of this is in memory: a new loop asks anew.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use model::{
+    Generation, Key, Namespace, SandboxClaim, SandboxId, SandboxPool, event::Severity,
+    sandbox::SandboxSpec,
+};
+use parking_lot::Mutex;
+use plan::Note;
+use plugins::{Creation, Limited, Purpose, registry::Holds};
+
+use crate::{events::about, world::World};
+
+/// What was said of each key.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    said: Mutex<BTreeMap<Key, Said>>,
+    held: Mutex<BTreeMap<Key, VecDeque<(SandboxId, Holds)>>>,
+}
+
+#[derive(Debug)]
+struct Said {
+    /// On the monotonic clock.
+    until: Duration,
+    generation: Generation,
+    limited: Limited,
+}
+
+/// Somebody admits only some of what is wanted.
+#[derive(Debug)]
+pub(crate) struct Partly {
+    /// How many.
+    pub(crate) admitted: u32,
+    pub(crate) limited: Limited,
+    /// How long until it is worth asking again.
+    pub(crate) left: Duration,
+}
+
+impl Limits {
+    pub(crate) fn forget(&self, key: &Key) {
+        self.said.lock().remove(key);
+        self.held.lock().remove(key);
+    }
+
+    /// What was set aside for the next member of a claim, and the id it will have.
+    pub(crate) fn next_held(&self, claim: &Key) -> Option<(SandboxId, Holds)> {
+        self.held.lock().get_mut(claim)?.pop_front()
+    }
+
+    /// Keeps what was not used.
+    pub(crate) fn keep(&self, claim: &Key, id: SandboxId, holds: Holds) {
+        let mut held = self.held.lock();
+        held.entry(claim.clone())
+            .or_default()
+            .push_front((id, holds));
+    }
+
+    fn remembered(&self, key: &Key, generation: Generation, now: Duration) -> Option<Partly> {
+        let said = self.said.lock();
+        let said = said.get(key).filter(|said| said.generation == generation)?;
+        let left = said.until.checked_sub(now).filter(|left| !left.is_zero())?;
+        Some(Partly {
+            admitted: 0,
+            limited: said.limited.clone(),
+            left,
+        })
+    }
+
+    fn remember(&self, key: &Key, generation: Generation, limited: Limited, now: Duration) {
+        let until = now + limited.retry_after;
+        let said = Said {
+            until,
+            generation,
+            limited,
+        };
+        self.said.lock().insert(key.clone(), said);
+    }
+}
+
+/// Asks for new members of a pool, or for none. `None` means that all are admitted.
+pub(crate) async fn for_members(
+    world: &World,
+    pool: &SandboxPool,
+    spec: &SandboxSpec,
+    wanted: Option<u32>,
+    settled: bool,
+) -> Option<Partly> {
+    let (key, generation) = (pool.key(), pool.metadata.generation);
+    let now = world.ports.clock.monotonic();
+    let known = world.limits.remembered(&key, generation, now);
+    let Some(count) = wanted else {
+        if settled {
+            world.limits.forget(&key);
+            return None;
+        }
+        return known;
+    };
+    if known.is_some() || world.plugins.is_empty() {
+        return known;
+    }
+    let creation = Creation {
+        purpose: Purpose::Member {
+            pool: &pool.metadata.name,
+        },
+        team: pool.metadata.namespace.as_ref()?,
+        spec,
+        count,
+        ids: &[],
+    };
+    let admitted = world.plugins.before_create(&creation).await;
+    let limited = admitted.limited?;
+    tell(world, about(pool), &limited);
+    world
+        .limits
+        .remember(&key, generation, limited.clone(), now);
+    Some(Partly {
+        admitted: admitted.count,
+        left: limited.retry_after,
+        limited,
+    })
+}
+
+/// Asks for members of a claim. Answers how many it may take now, and who admits no more.
+pub(crate) async fn for_claim(
+    world: &World,
+    claim: &SandboxClaim,
+    team: &Namespace,
+    spec: &SandboxSpec,
+    missing: u32,
+) -> (u32, Option<Partly>) {
+    let (key, generation) = (claim.key(), claim.metadata.generation);
+    let now = world.ports.clock.monotonic();
+    let held = {
+        let mut all = world.limits.held.lock();
+        let held = all.entry(key.clone()).or_default();
+        held.truncate(missing as usize);
+        u32::try_from(held.len()).unwrap_or(u32::MAX)
+    };
+    let known = world.limits.remembered(&key, generation, now);
+    if held == missing || known.is_some() {
+        let known = known.filter(|_| held < missing);
+        return (held, known.map(|known| with(known, held)));
+    }
+    let id = |_| SandboxId::from_random(world.ports.entropy.u128());
+    let ids: Vec<SandboxId> = (held..missing).map(id).collect();
+    let creation = Creation {
+        purpose: Purpose::Claim {
+            claim: &claim.metadata.name,
+            pool: &claim.spec.pool,
+        },
+        team,
+        spec,
+        count: missing - held,
+        ids: &ids,
+    };
+    let mut admitted = world.plugins.before_create(&creation).await;
+    {
+        let mut all = world.limits.held.lock();
+        let held = all.entry(key.clone()).or_default();
+        for id in ids.into_iter().take(admitted.count as usize) {
+            held.push_back((id, admitted.next_holds()));
+        }
+    }
+    let ready = held + admitted.count;
+    let partly = admitted.limited.take().map(|limited| {
+        tell(world, about(claim), &limited);
+        world
+            .limits
+            .remember(&key, generation, limited.clone(), now);
+        Partly {
+            admitted: ready,
+            left: limited.retry_after,
+            limited,
+        }
+    });
+    (ready, partly)
+}
+
+fn with(known: Partly, admitted: u32) -> Partly {
+    Partly { admitted, ..known }
+}
+
+fn tell(world: &World, about: model::event::About, limited: &Limited) {
+    let note = Note {
+        severity: Severity::Warning,
+        reason: "Limited",
+        message: limited.to_string().into(),
+    };
+    world.ports.events.record(about, note);
+}
