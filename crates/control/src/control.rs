@@ -397,6 +397,11 @@ impl Control {
     }
 }
 
+/// A pool is looked at whole, and changes with each of its members: it rests this many times as
+/// long as the last look took, so that many changes are one look and one write.
+const POOL_RESTS: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_millis(100);
+
 impl Inner {
     async fn work_until(&self, stop: CancellationToken) {
         loop {
@@ -406,7 +411,12 @@ impl Inner {
                 turn = self.queue.next(|work| self.lane_of(work)) => turn,
             };
             let work = turn.key().clone();
+            let begun = Instant::now();
             let done = self.turn(&work).await;
+            if let Work::Pool(_) = work {
+                let rest = (begun.elapsed() * POOL_RESTS).min(LONGEST_REST);
+                self.queue.rest(work.clone(), Instant::now() + rest);
+            }
             // First ask for the next turn, then free the lane: nobody sees it neither busy nor due.
             self.settle(work, done);
             drop(turn);
@@ -437,16 +447,6 @@ impl Inner {
         }
     }
 
-    fn settle(&self, work: Work, done: Done) {
-        match done {
-            Done::Gone => self.queue.succeeded(&work),
-            Done::Rest(after) => {
-                self.queue.succeeded(&work);
-                if let Some(after) = after {
-                    self.queue.add(work, Instant::now() + after);
-                }
-            }
-            // A little later: what changed underneath has to arrive in the cache first.
     async fn sweep(&self) {
         let world = &self.world;
         world.deadlines.look_at_the_clock();
@@ -464,6 +464,16 @@ impl Inner {
         }
     }
 
+    fn settle(&self, work: Work, done: Done) {
+        match done {
+            Done::Gone => self.queue.succeeded(&work),
+            Done::Rest(after) => {
+                self.queue.succeeded(&work);
+                if let Some(after) = after {
+                    self.queue.add(work, Instant::now() + after);
+                }
+            }
+            // A little later: what changed underneath has to arrive in the cache first.
             Done::Again => self
                 .queue
                 .add(work, Instant::now() + Duration::from_millis(1)),

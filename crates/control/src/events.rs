@@ -1,16 +1,21 @@
 //! What people read later: events, deduplicated and bounded, stored as records.
 //!
 //! Recording never slows a turn: it hands the event to a writer of its own through a bounded
-//! queue. An event that finds the queue full is dropped and counted.
+//! queue. An event that finds the queue full is dropped and counted. The writer waits a moment for
+//! more, and writes those of different objects at once: what people read later shares its commits,
+//! and keeps out of the way of what somebody waits for.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
+use futures_util::future::join_all;
 use kit::{Clock, Tasks};
 use model::{
     Event, Key, Metadata, Name, Namespace, Object, Spec, StringMap, Timestamp, Uid,
@@ -48,11 +53,22 @@ impl EventSink for NoEvents {
 /// The sink that stores events.
 #[derive(Debug)]
 pub struct StoredEvents {
-    queue: mpsc::Sender<(About, Note)>,
+    queue: mpsc::Sender<Recorded>,
+    clock: Arc<dyn Clock>,
     dropped: Arc<AtomicU64>,
 }
 
+/// What happened, and when.
+#[derive(Debug)]
+struct Recorded {
+    about: About,
+    note: Note,
+    at: Timestamp,
+}
+
 const QUEUED: usize = 1024;
+/// How long the writer waits for more.
+const GATHER: Duration = Duration::from_millis(20);
 /// Namespace of events about objects that have none, as in Kubernetes.
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -60,26 +76,35 @@ impl StoredEvents {
     /// Starts the writer.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, tasks: &Tasks) -> Self {
-        let (queue, mut waiting) = mpsc::channel::<(About, Note)>(QUEUED);
+        let (queue, mut waiting) = mpsc::channel::<Recorded>(QUEUED);
         let stop = tasks.stopping().clone();
         tasks.spawn(async move {
             loop {
-                let (about, note) = tokio::select! {
+                let first = tokio::select! {
                     biased;
-                    () = stop.cancelled() => return,
-                    next = waiting.recv() => match next {
-                        Some(next) => next,
-                        None => return,
-                    },
+                    () = stop.cancelled() => None,
+                    next = waiting.recv() => next,
                 };
-                let now = Timestamp::from_micros(clock.wall_micros());
-                if let Err(error) = write(store.as_ref(), about, note, now).await {
-                    tracing::warn!(%error, "event not recorded");
+                if first.is_some() {
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => {}
+                        () = tokio::time::sleep(GATHER) => {}
+                    }
+                }
+                let ends = first.is_none();
+                let gathered = first
+                    .into_iter()
+                    .chain(std::iter::from_fn(|| waiting.try_recv().ok()));
+                write_all(store.as_ref(), gathered).await;
+                if ends {
+                    return;
                 }
             }
         });
         Self {
             queue,
+            clock,
             dropped: Arc::default(),
         }
     }
@@ -93,10 +118,27 @@ impl StoredEvents {
 
 impl EventSink for StoredEvents {
     fn record(&self, about: About, note: Note) {
-        if self.queue.try_send((about, note)).is_err() {
+        let at = Timestamp::from_micros(self.clock.wall_micros());
+        if self.queue.try_send(Recorded { about, note, at }).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Those of one object one after the other, those of different ones at once.
+async fn write_all(store: &dyn Store, events: impl Iterator<Item = Recorded>) {
+    let mut by_object = BTreeMap::<Uid, Vec<Recorded>>::new();
+    for event in events {
+        by_object.entry(event.about.uid).or_default().push(event);
+    }
+    join_all(by_object.into_values().map(async |events| {
+        for Recorded { about, note, at } in events {
+            if let Err(error) = write(store, about, note, at).await {
+                tracing::warn!(%error, "event not recorded");
+            }
+        }
+    }))
+    .await;
 }
 
 /// Stores an event, or counts it up; makes room where an object has too many. Answers the version

@@ -3,6 +3,9 @@
 //! A key is queued at most once, at the earliest time anybody asked for. Keys map to lanes; a key
 //! whose lane is busy stays queued until the lane is free, so two turns of one lane never overlap.
 //! A key that is added during its own turn is looked at once more after it.
+//!
+//! One waiter is woken for one thing to do. Whoever takes a key wakes the next one, if more is
+//! queued, so that somebody always waits for the earliest time that is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,6 +37,8 @@ struct State<K: Ord, L: Ord> {
     asked: u64,
     busy: BTreeSet<L>,
     failures: BTreeMap<K, u32>,
+    /// Keys that had better not be looked at before a time.
+    resting: BTreeMap<K, Instant>,
 }
 
 /// The right to work on a key. Its lane is free again when this is dropped.
@@ -53,8 +58,13 @@ impl<K: Ord, L: Ord> Turn<K, L> {
 
 impl<K: Ord, L: Ord> Drop for Turn<K, L> {
     fn drop(&mut self) {
-        self.queue.state.lock().busy.remove(&self.lane);
-        self.queue.changed.notify_waiters();
+        let mut state = self.queue.state.lock();
+        state.busy.remove(&self.lane);
+        let more = !state.order.is_empty();
+        drop(state);
+        if more {
+            self.queue.changed.notify_one();
+        }
     }
 }
 
@@ -69,6 +79,7 @@ impl<K: Ord + Clone + Debug, L: Ord + Clone + Debug> WorkQueue<K, L> {
                 asked: 0,
                 busy: BTreeSet::new(),
                 failures: BTreeMap::new(),
+                resting: BTreeMap::new(),
             }),
             changed: Notify::new(),
             backoff,
@@ -76,9 +87,10 @@ impl<K: Ord + Clone + Debug, L: Ord + Clone + Debug> WorkQueue<K, L> {
         }
     }
 
-    /// Asks for a look at a key, at this time or earlier.
+    /// Asks for a look at a key, at this time or earlier; later only if it rests until then.
     pub fn add(&self, key: K, at: Instant) {
         let mut state = self.state.lock();
+        let at = state.resting.get(&key).map_or(at, |until| at.max(*until));
         if let Some(place) = state.place.get(&key).copied() {
             if place.0 <= at {
                 return;
@@ -90,7 +102,22 @@ impl<K: Ord + Clone + Debug, L: Ord + Clone + Debug> WorkQueue<K, L> {
         state.order.insert(place, key.clone());
         state.place.insert(key, place);
         drop(state);
-        self.changed.notify_waiters();
+        self.changed.notify_one();
+    }
+
+    /// Looks at a key no sooner than at this time, whoever asks or has asked: what changes until
+    /// then is seen in one look.
+    pub fn rest(&self, key: K, until: Instant) {
+        let mut state = self.state.lock();
+        if let Some(place) = state.place.get(&key).copied()
+            && place.0 < until
+        {
+            state.order.remove(&place);
+            let place = (until, place.1);
+            state.order.insert(place, key.clone());
+            state.place.insert(key.clone(), place);
+        }
+        state.resting.insert(key, until);
     }
 
     /// Asks for a look after a failure: later with each failure in a row.
@@ -180,7 +207,13 @@ impl<K: Ord + Clone + Debug, L: Ord + Clone + Debug> WorkQueue<K, L> {
             return Err(None);
         };
         state.place.remove(&key);
+        state.resting.remove(&key);
         state.busy.insert(lane.clone());
+        let more = !state.order.is_empty();
+        drop(state);
+        if more {
+            self.changed.notify_one();
+        }
         Ok(Turn {
             queue: Arc::clone(self),
             key,

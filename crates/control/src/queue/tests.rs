@@ -96,3 +96,45 @@ async fn failures_in_a_row_wait_longer_until_a_success() {
     drop(queue.next(lane).await);
     assert!(before.elapsed() <= Duration::from_millis(100));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_rests_is_looked_at_once_for_all_who_ask() {
+    let queue = queue();
+    let start = Instant::now();
+    queue.add("a", start);
+    let turn = next_within(&queue, Duration::ZERO).await.unwrap();
+    queue.add("a", start);
+    queue.rest("a", start + Duration::from_secs(3));
+    drop(turn);
+    queue.add("a", start);
+    let turn = next_within(&queue, Duration::from_secs(60)).await.unwrap();
+    assert_eq!((*turn.key(), start.elapsed().as_secs()), ("a", 3));
+    drop(turn);
+    queue.add("a", Instant::now());
+    assert!(next_within(&queue, Duration::ZERO).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_waiting_workers_one_always_waits_for_the_earliest_key() {
+    let queue = queue();
+    let start = Instant::now();
+    let worker = || async {
+        let mut seen = Vec::new();
+        while let Some(turn) = next_within(&queue, Duration::from_secs(50)).await {
+            seen.push((*turn.key(), start.elapsed().as_secs()));
+            // Long: whoever has a turn watches no clock.
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        seen
+    };
+    let add = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        queue.add("a", start + Duration::from_secs(3));
+        queue.add("b", start);
+        queue.add("c", start + Duration::from_secs(2));
+    };
+    let (one, two, three, ()) = tokio::join!(worker(), worker(), worker(), add);
+    let mut all = [one, two, three].concat();
+    all.sort_unstable();
+    assert_eq!(all, [("a", 3), ("b", 1), ("c", 2)]);
+}
