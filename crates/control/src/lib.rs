@@ -21,6 +21,7 @@
 //! | `admission` | closing a sandbox to traffic before it is frozen or cleaned |
 //! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
 //! | `publish` | captured layers to a registry and back |
+//! | `moves` | the writes at which a test can end the process |
 //! | `limits` | what plugins admit |
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
@@ -35,6 +36,7 @@ pub mod deadlines;
 pub mod events;
 pub mod history;
 mod limits;
+mod moves;
 pub mod pool;
 mod publish;
 pub mod queue;

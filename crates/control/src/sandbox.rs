@@ -23,6 +23,7 @@ use crate::{
     deadlines::Timer,
     events::about,
     history,
+    moves::Moves,
     publish::{publish, published, target},
     recipe::{self, template_of},
     world::{Done, World, lost},
@@ -108,6 +109,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
         }
         Step::RemoveFinalizer => {
             history::keep(world, sandbox, None).await?;
+            failpoints::reached(failpoints::Step::RecordLeft);
             let mut next = sandbox.clone();
             next.metadata
                 .finalizers
@@ -121,7 +123,10 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             }
             let mut next = sandbox.clone();
             next.status = *status;
+            let moves = Moves::between(&sandbox.status, &next.status);
+            moves.before();
             let written = world.write_status(&next).await?;
+            moves.after();
             if let Some(note) = note {
                 world.ports.events.record(about(&written), note);
             }

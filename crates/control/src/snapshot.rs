@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use failpoints::reached;
 use model::{
     Key, Name, SandboxSnapshot, Spec as _,
     sandbox::SandboxSpec,
@@ -91,7 +92,7 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
             match within(world, publish_ready(world, &next, to, secret)).await {
                 Ok(image) => {
                     next.status.image = image.or(next.status.image);
-                    return world.write_status(&next).await;
+                    return write(world, &next).await;
                 }
                 Err(error) => {
                     next = snapshot.clone();
@@ -122,7 +123,7 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
                 Ok((captured, image)) => {
                     next.status = captured_as(view, &captured);
                     next.status.image = image;
-                    return world.write_status(&next).await;
+                    return write(world, &next).await;
                 }
                 Err(error) => error,
             }
@@ -136,6 +137,19 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
     next.status = after_failure(snapshot, &failed.to_string(), hopeless, view.now);
     world.write_status(&next).await?;
     Err(Done::Retry)
+}
+
+async fn write(world: &World, next: &SandboxSnapshot) -> Result<SandboxSnapshot, Done> {
+    if next.status.phase == SnapshotPhase::Ready {
+        reached(failpoints::Step::SnapshotUnsaid);
+    }
+    let written = world.write_status(next).await?;
+    match written.status.phase {
+        SnapshotPhase::Capturing => reached(failpoints::Step::SnapshotBegun),
+        SnapshotPhase::Ready => reached(failpoints::Step::SnapshotSaid),
+        SnapshotPhase::Pending | SnapshotPhase::Failed => {}
+    }
+    Ok(written)
 }
 
 /// Whether its time to be kept is over, and how much of it is left.

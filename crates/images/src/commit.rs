@@ -6,8 +6,14 @@
 //! says in its annotations what it lies on, so that whoever fetches it can make the layer writable
 //! again instead of adding another one.
 
-use std::{collections::BTreeMap, fs::File, io, io::Write};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read, Write},
+    sync::Arc,
+};
 
+use failpoints::{Step, reached};
 use model::Digest;
 use serde_json::{Value, json};
 
@@ -15,9 +21,10 @@ use crate::{
     compression::{Compression, compress},
     digest::{Hashing, finish, verify},
     error::{Doing as _, ImageError, Result},
+    flight::Flight,
     import::Imported,
     manifest::{Descriptor, Manifest, OCI_CONFIG, OCI_MANIFEST, Resolved, parse},
-    store::{Assembly, Hold, Origin, Pinned, Store},
+    store::{Assembly, Hold, Origin, Pinned, Store, canonical},
 };
 
 /// The manifest that a layer was captured over, by its digest.
@@ -74,6 +81,34 @@ impl Store {
     /// # Errors
     /// If the layer is not here, does not lie on an image, or the disk fails.
     pub fn commit(&self, what: &Commit) -> Result<Committed> {
+        self.commit_telling(what, &|_| {})
+    }
+
+    /// Makes an image of a captured layer and gives it a name. Answers at once; it goes on by
+    /// itself.
+    ///
+    /// # Errors
+    /// If the name is none.
+    pub fn commit_as(&self, what: Commit, name: &str) -> Result<Flight<Arc<Pinned>>> {
+        let name = canonical(name)?;
+        let key = format!("{} as {name}", what.layer);
+        let store = self.clone();
+        Ok(self.fly(&self.inner().flights, &key, |_, tell| async move {
+            let work = move || {
+                let size = store.inner().blob(&what.layer).metadata();
+                tell.begin(size.ok().map(|found| found.len()).into_iter());
+                let committed = store.commit_telling(&what, &|read| tell.arrived(0, read))?;
+                tell.change(|progress| progress.unpacking = Some(0));
+                Ok(Arc::new(store.keep(committed, &name)?.image))
+            };
+            let made = tokio::task::spawn_blocking(work).await;
+            made.map_err(io::Error::other)
+                .doing("make an image of a layer")?
+        }))
+    }
+
+    /// `tell` hears how much of the layer was read.
+    fn commit_telling(&self, what: &Commit, tell: &dyn Fn(u64)) -> Result<Committed> {
         let inner = self.inner();
         let mut hold = Hold::new(inner.clone());
         hold.add([what.layer.clone()]);
@@ -83,7 +118,7 @@ impl Store {
             return Err(damaged(base.digest(), "it is not an image"));
         };
         let configuration = inner.read_blob(&below.config.digest)?;
-        let (blob, size) = self.compressed(what, &mut hold)?;
+        let (blob, size) = self.compressed(what, &mut hold, tell)?;
         let configuration = with_layer(&configuration, &what.layer)
             .ok_or_else(|| damaged(&below.config.digest, "it is not a configuration"))?;
         let config = inner.put_bytes(&configuration, &mut hold)?;
@@ -117,6 +152,7 @@ impl Store {
         let bytes = serde_json::to_vec(&manifest).map_err(io::Error::from);
         let bytes = bytes.doing("make a manifest")?;
         let digest = inner.put_bytes(&bytes, &mut hold)?;
+        reached(Step::Committed);
         // Read back: what is handed on must pass the rules that what is pulled does.
         let Resolved::Image(manifest) = parse(digest.as_str(), &bytes)? else {
             return Err(damaged(&digest, "it is not an image"));
@@ -171,7 +207,12 @@ impl Store {
 
     /// The layer's archive as it is handed on. It is proven to be what its digest says while it is
     /// read.
-    fn compressed(&self, what: &Commit, hold: &mut Hold) -> Result<(Digest, u64)> {
+    fn compressed(
+        &self,
+        what: &Commit,
+        hold: &mut Hold,
+        tell: &dyn Fn(u64),
+    ) -> Result<(Digest, u64)> {
         let inner = self.inner();
         let path = inner.blob(&what.layer);
         if what.compression == Compression::None {
@@ -179,15 +220,32 @@ impl Store {
             return Ok((what.layer.clone(), found.len()));
         }
         let fill = |to: &mut dyn Write| {
-            let mut from = Hashing::new(File::open(&path).doing("open a layer")?);
+            let mut from = Telling {
+                from: Hashing::new(File::open(&path).doing("open a layer")?),
+                tell,
+            };
             compress(&mut from, to, what.compression).doing("compress a layer")?;
             verify(
                 format!("layer {}", what.layer),
                 &what.layer,
-                finish(from.hash),
+                finish(from.from.hash),
             )
         };
         inner.put(hold, fill, |_, _| Ok(()))
+    }
+}
+
+/// Says how much was read.
+struct Telling<'a, R> {
+    from: Hashing<R>,
+    tell: &'a dyn Fn(u64),
+}
+
+impl<R: Read> Read for Telling<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        (self.tell)(self.from.size);
+        Ok(read)
     }
 }
 

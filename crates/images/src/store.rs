@@ -246,6 +246,11 @@ impl Store {
         // It is wanted again, whatever a sweep has seen.
         state.lost.remove(digest);
         let path = self.0.images.join("captures").join(hex(digest));
+        // The same files again, over the same image: what is there was made durable then.
+        let there = read_json::<Option<Origin>>(&path).ok().flatten().flatten();
+        if there.is_some() && there.as_ref() == origin {
+            return Ok(());
+        }
         write_json(&path, &origin)
     }
 
@@ -352,7 +357,7 @@ impl Inner {
 }
 
 /// What a name is kept under.
-fn canonical(name: &str) -> Result<Box<str>, ImageError> {
+pub(crate) fn canonical(name: &str) -> Result<Box<str>, ImageError> {
     if name == BASE {
         return Ok(name.into());
     }

@@ -22,8 +22,10 @@ impl Engine {
             let cgroup = self.cgroup(fence.uid);
             if frozen {
                 cgroup.freeze()?;
+                failpoints::reached(failpoints::Step::Frozen);
             } else {
                 cgroup.thaw()?;
+                failpoints::reached(failpoints::Step::Thawed);
             }
             if let Some(workload) = slot.seen.lock().as_mut() {
                 workload.frozen = frozen && workload.process.is_some();

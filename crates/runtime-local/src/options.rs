@@ -98,6 +98,22 @@ impl Step {
         Self::Ungrouped,
         Self::Emptied,
     ];
+
+    const fn failpoint(self) -> failpoints::Step {
+        match self {
+            Self::Noted => failpoints::Step::Noted,
+            Self::Directories => failpoints::Step::Directories,
+            Self::Cgroups => failpoints::Step::Cgroups,
+            Self::Cloned => failpoints::Step::Cloned,
+            Self::Mounted => failpoints::Step::Mounted,
+            Self::Executed => failpoints::Step::Executed,
+            Self::Made => failpoints::Step::Made,
+            Self::Removing => failpoints::Step::Removing,
+            Self::Killed => failpoints::Step::Killed,
+            Self::Ungrouped => failpoints::Step::Ungrouped,
+            Self::Emptied => failpoints::Step::Emptied,
+        }
+    }
 }
 
 impl Options {
@@ -136,6 +152,7 @@ impl Options {
         if let Some(hook) = &self.on_step {
             hook(step);
         }
+        failpoints::reached(step.failpoint());
     }
 }
 

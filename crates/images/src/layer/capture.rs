@@ -7,8 +7,10 @@ use std::{
     io::{self, BufWriter, Read as _, Write},
     os::fd::{AsFd as _, BorrowedFd},
     path::Path,
+    thread,
 };
 
+use failpoints::{Step, reached};
 use model::Digest;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat,
@@ -58,7 +60,7 @@ pub fn capture(
     let new = layers.join(temporary);
     let file = File::create(&new).doing("make the layer's file")?;
     let written = write(upper, ids, file, most);
-    let (digest, size) = match written {
+    let (digest, size, file) = match written {
         Ok(done) => done,
         Err(error) => {
             // The failure says more than a leftover that the next capture overwrites.
@@ -69,24 +71,38 @@ pub fn capture(
             };
         }
     };
-    if let Err(error) = note(&digest) {
+    reached(Step::LayerWritten);
+    // The disk makes both durable at once; one after the other would wait for it twice.
+    let durable = thread::scope(|scope| {
+        let synced = scope.spawn(move || file.sync_all());
+        let noted = note(&digest);
+        let synced = synced.join();
+        synced
+            .unwrap_or_else(|_| Err(io::Error::other("it panicked")))
+            .doing("make the layer durable")
+            .and(noted)
+    });
+    if let Err(error) = durable {
         let _ = fs::remove_file(&new);
         return Err(error);
     }
+    reached(Step::LayerNoted);
     fs::rename(&new, layers.join(hex(&digest))).doing("name the layer's file")?;
+    reached(Step::LayerNamed);
     File::open(layers)
         .and_then(|directory| directory.sync_all())
         .doing("make the layer's name durable")?;
     Ok((digest, size))
 }
 
-fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64), Failure> {
+fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64, File), Failure> {
     let hashing = Hashing::new(BufWriter::with_capacity(1 << 18, file));
     let mut walk = Walk {
         tar: Builder::new(hashing),
         ids,
         left: most,
         links: HashMap::new(),
+        names: vec![0; 65_536],
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = openat(CWD, upper, flags, Mode::empty())?;
@@ -98,8 +114,7 @@ fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64),
         .inner
         .into_inner()
         .map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
-    Ok((finish(hash), size))
+    Ok((finish(hash), size, file))
 }
 
 struct Walk<W: Write> {
@@ -109,6 +124,8 @@ struct Walk<W: Write> {
     left: u64,
     /// The first name of each file that has several.
     links: HashMap<(u64, u64), Vec<u8>>,
+    /// Room for the names of attributes.
+    names: Vec<u8>,
 }
 
 impl<W: Write> Walk<W> {
@@ -125,7 +142,7 @@ impl<W: Write> Walk<W> {
                 "directories are nested more than {DEPTH} deep"
             )));
         }
-        let extra = xattrs(fd, self.ids)?;
+        let extra = xattrs(fd, self.ids, &mut self.names)?;
         let mut name = path.clone();
         name.extend(if path.is_empty() { &b"./"[..] } else { b"/" });
         self.entry(EntryType::Directory, &name, stat, extra.kept)?;
@@ -210,7 +227,7 @@ impl<W: Write> Walk<W> {
             FileType::RegularFile => {
                 // Not waiting for anything: a name may have been exchanged for a pipe.
                 let file = File::from(open(OFlags::RDONLY | OFlags::NONBLOCK)?);
-                pax.extend(xattrs(file.as_fd(), self.ids)?.kept);
+                pax.extend(xattrs(file.as_fd(), self.ids, &mut self.names)?.kept);
                 self.file(path, &stat, &file, pax)
             }
             FileType::Symlink => {
@@ -342,14 +359,13 @@ struct Xattrs {
     opaque: bool,
 }
 
-fn xattrs(fd: BorrowedFd<'_>, ids: Ids) -> io::Result<Xattrs> {
-    let mut names = vec![0_u8; 65_536];
-    let length = flistxattr(fd, &mut names)?;
+fn xattrs(fd: BorrowedFd<'_>, ids: Ids, buffer: &mut [u8]) -> io::Result<Xattrs> {
     let mut found = Xattrs {
         kept: Vec::new(),
         opaque: false,
     };
-    let mut names: Vec<_> = names[..length]
+    let length = flistxattr(fd, &mut *buffer)?;
+    let mut names: Vec<_> = buffer[..length]
         .split(|byte| *byte == 0)
         .filter(|n| !n.is_empty())
         .collect();

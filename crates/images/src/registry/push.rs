@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use failpoints::{Step, reached};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use kit::Tasks;
 use model::Digest;
@@ -64,6 +65,7 @@ pub(crate) async fn push(
         let sending = |bytes| tell.arrived(number, bytes);
         let path = inner.blob(&blob.digest);
         session.send_blob(path, blob, from, &sending).await?;
+        reached(Step::BlobPushed);
     }
     let last = parcel.manifests.len().saturating_sub(1);
     for (number, (digest, manifest)) in parcel.manifests.iter().enumerate() {
@@ -71,11 +73,13 @@ pub(crate) async fn push(
         let kind = manifest.media_type.as_str();
         let version = digest.as_str();
         session.send_manifest(version, kind, digest, &bytes).await?;
+        reached(Step::ManifestPushed);
         // By its digest first: a tag never leads to what is not there.
         if let Some(tag) = parcel.tag.as_deref().filter(|_| number == last) {
             session.send_manifest(tag, kind, digest, &bytes).await?;
         }
     }
+    reached(Step::Pushed);
     Ok(())
 }
 

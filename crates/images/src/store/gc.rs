@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use failpoints::{Step, reached};
 use model::Digest;
 
 use super::{Inner, Origin, State, Store, files};
@@ -128,6 +129,7 @@ impl Store {
         }
         drop(state);
         if !how.dry_run {
+            reached(Step::Swept);
             inner.empty_trash()?;
         }
         Ok(found)
@@ -269,16 +271,19 @@ impl Inner {
             files::remove_durably(&self.images.join("manifests").join(name))?;
             state.images.remove(digest);
             self.options.on_sweep.step();
+            reached(Step::ImageSwept);
         }
         for digest in &found.layers {
             let name = hex(digest);
             let to = self.layers.join("trash").join(self.new_name(name));
             fs::rename(self.layers.join("unpacked").join(name), to).doing("remove a layer")?;
             self.options.on_sweep.step();
+            reached(Step::LayerSwept);
         }
         for digest in &found.blobs {
             remove(&self.blob(digest))?;
             self.options.on_sweep.step();
+            reached(Step::BlobSwept);
             remove(&self.images.join("captures").join(hex(digest)))?;
         }
         for digest in &found.partial {

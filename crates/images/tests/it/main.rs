@@ -9,6 +9,7 @@ mod archives;
 mod commit;
 mod debian;
 mod derive;
+mod full;
 mod hostile;
 mod import;
 mod kept;
