@@ -23,13 +23,16 @@
 //! | [`fair`] | the order of those that wait, pure |
 //! | [`desk`] | lines and tickets, fed by the cache of sandboxes |
 //! | [`claim`] | the write |
+//! | [`handover`] | telling of a delivery the moment it is ready |
 //! | [`stock`] | how a pool stands, for those that are turned away |
 
 pub mod claim;
 pub mod desk;
 pub mod fair;
+pub mod handover;
 pub mod stock;
 
 pub use claim::{Ask, ClaimError, Wait};
 pub use desk::{Desk, Full, Ticket};
+pub use handover::Expected;
 pub use stock::Stock;

@@ -9,12 +9,19 @@ use claims::{
     claim::{Tried, attempt},
 };
 use model::{
-    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, Spec as _, Timestamp,
+    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, Spec as _, StringMap,
+    Timestamp,
+    claim::ClaimPhase,
     pool::PoolSpec,
     sandbox::{Lease, Owner, StopReason},
+    template::ImagePullPolicy,
 };
-use plan::claim::{
-    CLAIM_UID_ANNOTATION, Delivery, Ending, STARTUP, Step, View, claimed, plan_claim, released,
+use plan::{
+    claim::{
+        CLAIM_UID_ANNOTATION, Delivery, Ending, STARTUP, Step, Supply, View, claimed,
+        delivered_images, plan_claim, released,
+    },
+    limit::Limit,
 };
 use store::{StoreError, StoreExt as _};
 use tokio::time::Instant;
@@ -22,7 +29,10 @@ use tokio::time::Instant;
 use crate::{
     control::Work,
     deadlines::Timer,
+    limits::{self, Partly},
+    pool,
     queue::WorkQueue,
+    recipe,
     world::{Done, World, lost},
 };
 
@@ -57,9 +67,17 @@ pub(crate) async fn drive(world: &World, queue: &Arc<Queue>, key: &Key) -> Done 
         .zip(keep)
         .map(|(t, keep)| t.plus(keep));
     let keeping = world.deadlines.judge(key, "keep", kept, keep);
+    let (admitted, partly) = admission(world, &namespace, &claim, taken.len()).await;
     let plan = plan_claim(View {
         claim: &claim,
         taken: &taken,
+        supply: supply(world, &namespace, &claim),
+        admitted,
+        limit: partly.as_ref().map(|partly| Limit {
+            admitted: partly.admitted,
+            by: partly.limited.by,
+            why: &partly.limited.why,
+        }),
         timed_out: waiting == Timer::Over,
         expired: keeping == Timer::Over,
         now: world.now(),
@@ -67,6 +85,7 @@ pub(crate) async fn drive(world: &World, queue: &Arc<Queue>, key: &Key) -> Done 
     if !plan.steps.iter().any(|step| matches!(step, Step::Take(_))) {
         world.tickets.lock().remove(key);
     }
+    let left = partly.map(|partly| partly.left);
     for step in plan.steps {
         if let Err(done) = perform(world, queue, &namespace, &claim, step).await {
             return done;
@@ -76,7 +95,46 @@ pub(crate) async fn drive(world: &World, queue: &Arc<Queue>, key: &Key) -> Done 
         (_, Timer::In(left)) | (Timer::In(left), _) => Some(left),
         (Timer::Off | Timer::Over, Timer::Off | Timer::Over) => None,
     };
-    Done::Rest(next)
+    Done::Rest(next.into_iter().chain(left).min())
+}
+
+fn supply(world: &World, namespace: &Namespace, claim: &SandboxClaim) -> Supply {
+    let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
+    if world.caches.pools.find(&pool).is_none() {
+        return Supply::NoPool;
+    }
+    let stock = world.desk.stock(&pool);
+    let coming = stock.idle + stock.starting + stock.stopping > 0;
+    if !coming && stock.claimed >= stock.max {
+        Supply::AtMax
+    } else {
+        Supply::Coming
+    }
+}
+
+/// How many more members a claim may take now, and who admits no more.
+async fn admission(
+    world: &World,
+    namespace: &Namespace,
+    claim: &SandboxClaim,
+    taken: usize,
+) -> (u32, Option<Partly>) {
+    let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+    let missing = claim.spec.count.saturating_sub(taken);
+    let over = claim.status.phase == ClaimPhase::Completed || claim.metadata.is_deleting();
+    if missing == 0 || over {
+        world.limits.forget(&claim.key());
+        return (0, None);
+    }
+    let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
+    let pool = world.caches.pools.find(&pool);
+    // What a member of it is; there is none to take from a pool that does not exist.
+    let template = |pool: &SandboxPool| recipe::template_named(world, &pool.spec.template);
+    let spec = pool
+        .as_deref()
+        .map(|pool| pool::member_spec(pool, template(pool).as_deref()))
+        .unwrap_or_default();
+    limits::for_claim(world, claim, namespace, &spec, missing).await
 }
 
 async fn perform(
@@ -88,8 +146,12 @@ async fn perform(
 ) -> Result<(), Done> {
     match step {
         Step::Take(count) => {
+            let images = match pinned(world, claim).await? {
+                Ok(images) => images,
+                Err(why) => return end(world, claim, &why).await,
+            };
             for _ in 0..count {
-                match take_one(world, queue, namespace, claim).await? {
+                match take_one(world, queue, namespace, claim, &images).await? {
                     Some(version) => world.wrote(&claim.key(), version),
                     // The offer of a member brings the claim back here.
                     None => return Ok(()),
@@ -121,12 +183,61 @@ async fn perform(
     }
 }
 
+/// The images that are asked for, as they can only be one: a claim takes nobody out of a pool for an
+/// image that there is not. What cannot be had is answered in words.
+async fn pinned(world: &World, claim: &SandboxClaim) -> Result<Result<StringMap, String>, Done> {
+    let mut images = StringMap::new();
+    let pull = claim_pull_policy(world, claim);
+    for (container, image) in claim.spec.images.iter() {
+        let limit = world.options.step_timeout;
+        let pinned = tokio::time::timeout(limit, world.ports.runtime.pin(image, pull)).await;
+        match pinned {
+            Ok(Ok(exact)) => images.insert(container, exact),
+            Ok(Err(error)) if !error.is_retryable() => {
+                return Ok(Err(format!("spec.images.{container}: {image}: {error}")));
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(key = %claim.key(), %error, "an image cannot be asked for");
+                return Err(Done::Retry);
+            }
+            Err(_) => return Err(Done::Retry),
+        };
+    }
+    Ok(Ok(images))
+}
+
+fn claim_pull_policy(world: &World, claim: &SandboxClaim) -> ImagePullPolicy {
+    let pool = Key {
+        kind: PoolSpec::KIND,
+        namespace: claim.metadata.namespace.clone(),
+        name: claim.spec.pool.clone(),
+    };
+    let Some(pool) = world.caches.pools.find(&pool) else {
+        return ImagePullPolicy::default();
+    };
+    let template = recipe::template_named(world, &pool.spec.template);
+    let template = template.map(|template| template.spec.image_pull_policy);
+    pool.spec.image_pull_policy.or(template).unwrap_or_default()
+}
+
+/// Ends a claim that can never have what it asks for.
+async fn end(world: &World, claim: &SandboxClaim, why: &str) -> Result<(), Done> {
+    let mut next = claim.clone();
+    next.status.phase = ClaimPhase::Completed;
+    next.status.observed_generation = claim.metadata.generation;
+    next.status.completed_at = Some(world.now());
+    next.status.reason = why.into();
+    world.write_status(&next).await?;
+    Err(Done::Again)
+}
+
 /// Claims the member that is offered, with a single write; `None` while it is not this claim's turn.
 async fn take_one(
     world: &World,
     queue: &Arc<Queue>,
     namespace: &Namespace,
     claim: &SandboxClaim,
+    images: &StringMap,
 ) -> Result<Option<model::Version>, Done> {
     let key = claim.key();
     let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
@@ -140,13 +251,19 @@ async fn take_one(
     });
     while let Some(member) = ticket.offer() {
         let now = world.now();
-        let delivery = delivery(world, namespace, &pool, claim, now);
+        let Some((id, holds)) = world.limits.next_held(&key) else {
+            return Ok(None);
+        };
+        let delivery = delivery(world, (namespace, &pool), claim, images, id.clone(), now);
         let tried = attempt(&*world.ports.store, &ticket, &member, |member| {
             claimed(member, &delivery, now)
         });
         match tried.await {
-            Ok(Tried::Claimed(sandbox)) => return Ok(Some(sandbox.version())),
-            Ok(Tried::Lost) => {}
+            Ok(Tried::Claimed(sandbox)) => {
+                holds.written(sandbox.version());
+                return Ok(Some(sandbox.version()));
+            }
+            Ok(Tried::Lost) => world.limits.keep(&key, id, holds),
             Err(ClaimError::Store(error) | ClaimError::Doubtful { source: error, .. }) => {
                 return Err(lost(&member.key(), &error));
             }
@@ -201,17 +318,16 @@ async fn give_back(
 
 fn delivery(
     world: &World,
-    team: &Namespace,
-    pool: &Key,
+    (team, pool): (&Namespace, &Key),
     claim: &SandboxClaim,
+    images: &StringMap,
+    id: SandboxId,
     now: Timestamp,
 ) -> Delivery {
-    let defaults = world
-        .caches
-        .pools
-        .find(pool)
-        .map(|p| p.spec.default_timeouts)
-        .unwrap_or_default();
+    let pool = world.caches.pools.find(pool);
+    let pool = pool.as_ref().map(|pool| &pool.spec);
+    let template = pool.and_then(|pool| recipe::template_named(world, &pool.template));
+    let defaults = pool.map(|pool| pool.default_timeouts).unwrap_or_default();
     let timeouts = claim.spec.timeouts.unwrap_or(defaults);
     let startup = timeouts.startup_seconds.or(defaults.startup_seconds);
     let startup = startup.map_or(STARTUP, |seconds| Duration::from_secs(seconds.into()));
@@ -222,7 +338,11 @@ fn delivery(
     };
     Delivery {
         env: claim.spec.env.clone(),
-        images: claim.spec.images.clone(),
+        images: match pool {
+            Some(pool) => delivered_images(pool, template.as_deref(), images),
+            None => images.clone(),
+        },
+        hooks: pool.map(|pool| pool.hooks.clone()).unwrap_or_default(),
         metadata: claim.spec.metadata.clone(),
         network: claim.spec.network.clone(),
         timeouts,
@@ -232,7 +352,7 @@ fn delivery(
             holder: None,
         }),
         claim: Some((claim.metadata.name.clone(), claim.uid())),
-        ..Delivery::new(owner, SandboxId::from_random(world.ports.entropy.u128()))
+        ..Delivery::new(owner, id)
     }
 }
 

@@ -1,24 +1,30 @@
 //! Drives one pool: makes and removes members, and says how it stands.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cache::SandboxIndex;
 use model::{
-    Key, Metadata, Name, Sandbox, SandboxPool, SandboxTemplate, Spec as _,
-    lifecycle::was_released,
+    Key, Metadata, Name, Sandbox, SandboxPool, SandboxTemplate, Spec as _, StringMap,
+    lifecycle::{Phase, was_released},
     meta::{GROUP_VERSION, OwnerReference},
     pool::{POOL_FINALIZER, POOL_LABEL, PoolSpec, REVISION_LABEL},
     sandbox::{SANDBOX_FINALIZER, SandboxSpec},
     template::TemplateSpec,
+    trouble::Trouble,
 };
 use plan::{
+    autoscale::{self, Demand, next_look},
     expect::Seen,
-    pool::{Member, Step, View, inherited, plan_pool},
+    limit::Limit,
+    pool::{Due, Member, Step, View, inherited, plan_pool, replace_after},
+    snapshot::MAIN_CONTAINER,
 };
 use store::{Outcome, Precondition, StoreError, StoreExt as _};
 
 use crate::{
-    events::fingerprint,
+    deadlines::Timer,
+    events::{about, fingerprint},
+    limits,
     world::{Done, World, lost},
 };
 
@@ -29,6 +35,8 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
     }
     let Some(pool) = world.caches.pools.find(key) else {
         world.forget(key);
+        world.windows.lock().remove(key);
+        world.desk.forget(key);
         return Done::Gone;
     };
     let template = template_of(world, &pool);
@@ -38,15 +46,38 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         .unwrap_or_default();
     let members = members(world, &pool, &revision);
     let unseen = open_expectations(world, &pool, &members);
-    let plan = plan_pool(View {
+    let mut next = Soonest::default();
+    let demand = demand(world, &pool, &mut next);
+    let view = View {
         pool: &pool,
         members: &members,
         unseen,
-        waiting: u32::try_from(world.desk.waiting(key)).unwrap_or(u32::MAX),
+        demand,
+        due: due(world, &pool, &mut next),
+        limit: None,
         template: template.is_some(),
         revision: &revision,
         now: world.now(),
+    };
+    let mut plan = plan_pool(view);
+    let wanted = plan.steps.iter().find_map(|step| match step {
+        Step::Create(count) => Some(*count),
+        _ => None,
     });
+    let spec = member_spec(&pool, template.as_deref());
+    let partly = limits::for_members(world, &pool, &spec, wanted, unseen == (0, 0)).await;
+    if let Some(partly) = &partly {
+        next.look(partly.left);
+        let limit = Limit {
+            admitted: partly.admitted,
+            by: partly.limited.by,
+            why: &partly.limited.why,
+        };
+        plan = plan_pool(View {
+            limit: Some(limit),
+            ..view
+        });
+    }
     tracing::trace!(%key, steps = plan.steps.len(), why = %plan.why, "pool");
     for step in plan.steps {
         if let Err(done) = perform(world, &pool, template.as_deref(), &revision, step).await {
@@ -54,8 +85,87 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         }
     }
     // A creation or deletion that is never seen must not hold the pool back for ever.
-    let waits = open_expectations(world, &pool, &members) != (0, 0);
-    Done::Rest(waits.then_some(plan::expect::PATIENCE))
+    if open_expectations(world, &pool, &members) != (0, 0) {
+        next.look(plan::expect::PATIENCE);
+    }
+    Done::Rest(next.0)
+}
+
+/// How long until the first of several looks.
+#[derive(Debug, Default)]
+struct Soonest(Option<Duration>);
+
+impl Soonest {
+    fn look(&mut self, after: Duration) {
+        self.0 = Some(self.0.map_or(after, |known| known.min(after)));
+    }
+
+    /// Whether a timer is over or does not run; one that runs is looked at again.
+    fn is_over(&mut self, timer: Timer) -> bool {
+        match timer {
+            Timer::Off | Timer::Over => true,
+            Timer::In(left) => {
+                self.look(left);
+                false
+            }
+        }
+    }
+}
+
+/// What is asked of a pool now, and was of late.
+fn demand(world: &World, pool: &SandboxPool, next: &mut Soonest) -> Demand {
+    let key = pool.key();
+    let waiting = u32::try_from(world.desk.waiting(&key)).unwrap_or(u32::MAX);
+    let Some(rules) = pool.spec.autoscale.as_deref() else {
+        world.windows.lock().remove(&key);
+        return Demand { waiting, recent: 0 };
+    };
+    let window = Duration::from_secs(rules.claim_rate.window_seconds.into());
+    let now = world.ports.clock.monotonic();
+    let mut windows = world.windows.lock();
+    let asked = windows.entry(key.clone()).or_default();
+    let recent = asked.observe(world.desk.asked(&key), now, window);
+    let looks = [
+        asked.until_fewer(now, window),
+        next_look(rules, world.now()),
+    ];
+    looks
+        .into_iter()
+        .flatten()
+        .for_each(|after| next.look(after));
+    Demand { waiting, recent }
+}
+
+/// Which timers of a pool have run out.
+fn due(world: &World, pool: &SandboxPool, next: &mut Soonest) -> Due {
+    let key = pool.key();
+    let mut judge = |which, from: Option<model::Timestamp>, lasts: Duration| {
+        let at = from.map(|from| from.plus(lasts));
+        next.is_over(world.deadlines.judge(&key, which, at, Some(lasts)))
+    };
+    let rules = pool.spec.autoscale.as_deref();
+    let known = pool.status.autoscale.as_deref().filter(|_| rules.is_some());
+    let seconds = |seconds: Option<u32>| Duration::from_secs(seconds.unwrap_or(0).into());
+    let failing = pool.status.failing.as_deref();
+    Due {
+        autoscale: autoscale::Due {
+            up: judge(
+                "up",
+                known.and_then(|known| known.raised_at),
+                seconds(rules.map(|rules| rules.up_cooldown_seconds)),
+            ),
+            quiet: judge(
+                "quiet",
+                known.and_then(|known| known.quiet_since),
+                seconds(rules.map(|rules| rules.down_cooldown_seconds)),
+            ),
+        },
+        replace: judge(
+            "replace",
+            failing.map(|failing| failing.at),
+            failing.map(replace_after).unwrap_or_default(),
+        ),
+    }
 }
 
 async fn perform(
@@ -83,6 +193,10 @@ async fn perform(
             let mut next = pool.clone();
             next.status = *status;
             world.write_status(&next).await.map(drop)
+        }
+        Step::Tell(note) => {
+            world.ports.events.record(about(pool), note);
+            Ok(())
         }
         Step::Create(count) => {
             for _ in 0..count {
@@ -231,6 +345,7 @@ fn members(world: &World, pool: &SandboxPool, revision: &str) -> Vec<Member> {
             .metadata
             .creation_timestamp
             .unwrap_or(model::Timestamp::from_micros(0)),
+        ended: ended(sandbox),
     })
     .collect()
 }
@@ -244,6 +359,17 @@ fn revision(pool: &SandboxPool, template: &SandboxTemplate) -> String {
         &format!("{:?}{inherited:?}", pool.spec.image_pull_policy),
     ];
     format!("{:016x}", fingerprint(&made_from))
+}
+
+/// What its members have while nobody owns them.
+fn idle_images(pool: &SandboxPool, template: Option<&SandboxTemplate>) -> StringMap {
+    let mut images = pool.spec.idle_images.clone();
+    if let Some(template) = template
+        && images.is_empty()
+    {
+        images.insert(MAIN_CONTAINER, template.spec.image.clone());
+    }
+    images
 }
 
 fn new_member(
@@ -273,13 +399,35 @@ fn new_member(
         controller: true,
         block_owner_deletion: true,
     }];
-    let spec = SandboxSpec {
+    Sandbox::new(meta, member_spec(pool, template))
+}
+
+/// What each member of a pool is made as.
+pub(crate) fn member_spec(pool: &SandboxPool, template: Option<&SandboxTemplate>) -> SandboxSpec {
+    SandboxSpec {
         template: Some(pool.spec.template.clone()),
         pool: Some(pool.metadata.name.clone()),
-        images: pool.spec.idle_images.clone(),
+        idle_images: idle_images(pool, template),
         resources: pool.spec.resources,
         image_pull_policy: pool.spec.image_pull_policy,
         ..SandboxSpec::default()
-    };
-    Sandbox::new(meta, spec)
+    }
+}
+
+/// Why a member ended, if it did.
+fn ended(sandbox: &Sandbox) -> Option<(Option<Trouble>, Box<str>)> {
+    let status = &sandbox.status;
+    if !matches!(status.phase, Phase::Stopped | Phase::Failed) {
+        return None;
+    }
+    if let Some((word, message)) = plan::trouble::find(status) {
+        return Some((Some(word), message.into()));
+    }
+    let operation = status.last_operation.as_ref();
+    let error = operation.and_then(|operation| operation.error.clone());
+    let stopped = status
+        .stopped
+        .as_ref()
+        .map(|stopped| stopped.message.clone());
+    Some((None, error.or(stopped)?))
 }

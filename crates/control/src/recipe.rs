@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use model::{
     Key, Name, Sandbox, SandboxSnapshot, SandboxTemplate, Spec as _, StringMap,
+    hook::{Hook, merged},
     lifecycle::Phase,
     snapshot::{Recipe, SnapshotSpec},
     template::TemplateSpec,
@@ -76,7 +77,7 @@ pub(crate) fn of(world: &World, sandbox: &Sandbox) -> Recipe {
 
 /// The images of a sandbox, by container.
 pub(crate) fn images_of(sandbox: &Sandbox, template: Option<&SandboxTemplate>) -> StringMap {
-    let mut images = sandbox.spec.images.clone();
+    let mut images = sandbox.spec.wanted_images().clone();
     let known = origin(sandbox).map(|recipe| &recipe.images);
     for (container, image) in known.into_iter().flat_map(StringMap::iter) {
         if !images.contains_key(container) {
@@ -89,6 +90,15 @@ pub(crate) fn images_of(sandbox: &Sandbox, template: Option<&SandboxTemplate>) -
         images.insert(MAIN_CONTAINER, template.spec.image.clone());
     }
     images
+}
+
+/// The hooks of a sandbox: those of its template, and its own in place of those of the same name.
+pub(crate) fn hooks_of(world: &World, sandbox: &Sandbox) -> Vec<Hook> {
+    let own = &sandbox.spec.hooks;
+    match template_of(world, sandbox) {
+        Some(template) => merged(&template.spec.hooks, own),
+        None => own.clone(),
+    }
 }
 
 /// What the snapshot said that a sandbox started from.
@@ -104,9 +114,14 @@ pub(crate) fn name_of_template(sandbox: &Sandbox) -> Option<&Name> {
 
 /// The template of a sandbox.
 pub(crate) fn template_of(world: &World, sandbox: &Sandbox) -> Option<Arc<SandboxTemplate>> {
+    template_named(world, name_of_template(sandbox)?)
+}
+
+/// The template of a name.
+pub(crate) fn template_named(world: &World, name: &Name) -> Option<Arc<SandboxTemplate>> {
     world.caches.templates.find(&Key {
         kind: TemplateSpec::KIND,
         namespace: None,
-        name: name_of_template(sandbox)?.clone(),
+        name: name.clone(),
     })
 }

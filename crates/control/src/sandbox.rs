@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use model::{
     Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
+    lifecycle::Phase,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
-    workload::{Arming, Boot, Booting, Captured, Fence, Observed, WorkloadSpec},
+    template::ImagePullPolicy,
+    trouble::Trouble,
+    workload::{Arming, Boot, Booting, Captured, Fence, Observed, Outfit, WorkloadSpec},
 };
 use plan::{
-    failure::{after_failure, taken_over},
+    failure::{after_failure, again, taken_over},
     idle::{Activity, Idle, plan_last_active},
     sandbox::{Due, Intent, Step, View, asleep, not_up, plan_sandbox, unknown},
     snapshot::MAIN_CONTAINER,
     timers::{Timers, timers},
+    trouble::{self, troubled},
 };
 use runtime::RuntimeError;
 use store::StoreExt as _;
@@ -66,6 +70,7 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
 async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sandbox, Done> {
     let now = world.now();
     let recycle = recycle_policy(world, sandbox);
+    let hooks = !recipe::hooks_of(world, sandbox).is_empty();
     let found = recipe::base_of(world, sandbox).await?;
     let view = |observed, due| View {
         sandbox,
@@ -73,6 +78,7 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
         due,
         base: found.base(),
         recycle,
+        hooks,
         now,
     };
     let observed = match world.ports.runtime.inspect(sandbox.uid()).await {
@@ -92,9 +98,23 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
             next.status.last_active_at = next.status.last_active_at.max(Some(used));
             return world.write_status(&next).await;
         }
+        if let Some(kills) = trouble::kills(sandbox, &observed) {
+            let (status, note) = trouble::out_of_memory(sandbox, kills, now);
+            let mut next = sandbox.clone();
+            next.status = status;
+            let written = world.write_status(&next).await?;
+            world.ports.events.record(about(&written), note);
+            return Ok(written);
+        }
         tracing::trace!(key = %sandbox.key(), why = %plan.why, "rests");
         return Err(Done::Rest(next));
     };
+    // What was written of the last try has called for this turn; it is no reason for another try.
+    let retry = again(sandbox, &step);
+    let (at, whole) = (retry.map(|(at, _)| at), retry.map(|(_, whole)| whole));
+    if let Timer::In(left) = world.deadlines.judge(&sandbox.key(), "again", at, whole) {
+        return Err(Done::Rest(Some(next.map_or(left, |next| next.min(left)))));
+    }
     tracing::debug!(key = %sandbox.key(), ?step, why = %plan.why, "acts");
     perform(world, view, step).await
 }
@@ -123,6 +143,12 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             }
             let mut next = sandbox.clone();
             next.status = *status;
+            trouble::settle(&mut next.status, sandbox, view.observed, view.now);
+            if becomes_ready(sandbox, &next) {
+                world.plugins.on_ready(&next).await;
+                // It has all it needs, and whatever dies now, this is written: see `plan::sandbox`.
+                world.desk.hand_over(&next);
+            }
             let moves = Moves::between(&sandbox.status, &next.status);
             moves.before();
             let written = world.write_status(&next).await?;
@@ -158,8 +184,8 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             }
             Effect::Done | Effect::UnderWay => Err(Done::Again),
         },
-        // It goes on by itself; meanwhile others get their turn, and a deletion is heard.
-        Step::Boot => match run(world, view, &step).await? {
+        // They go on by themselves; meanwhile others get their turn, and a deletion is heard.
+        Step::Boot | Step::RunHooks => match run(world, view, &step).await? {
             Effect::UnderWay => Err(Done::Again),
             Effect::Done | Effect::Captured(..) => Ok(sandbox.clone()),
         },
@@ -176,10 +202,46 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                 Step::Reset => admission::shut_out(world, sandbox).await?,
                 _ => {}
             }
+            if let Some(pulling) = pulling(world, sandbox, &step, view.now).await? {
+                return Ok(pulling);
+            }
             run(world, view, &step).await?;
             Ok(sandbox.clone())
         }
     }
+}
+
+/// Says that images are to be fetched first, which may take long. Answers the record that says so;
+/// none if they are here, or it is said already.
+async fn pulling(
+    world: &World,
+    sandbox: &Sandbox,
+    step: &Step,
+    now: Timestamp,
+) -> Result<Option<Sandbox>, Done> {
+    if !matches!(step, Step::Create(_) | Step::SwapImages)
+        || trouble::find(&sandbox.status).is_some()
+    {
+        return Ok(None);
+    }
+    let template = template_of(world, sandbox);
+    let images = recipe::images_of(sandbox, template.as_deref());
+    let Some(image) = world.ports.runtime.missing(&images) else {
+        return Ok(None);
+    };
+    let mut next = sandbox.clone();
+    let detail = format!("image {image} is being fetched");
+    next.status = troubled(next.status, Trouble::Pulling, &detail, now);
+    world.write_status(&next).await.map(Some)
+}
+
+/// Whether a delivery becomes its owner's by this.
+fn becomes_ready(before: &Sandbox, after: &Sandbox) -> bool {
+    let epoch = after.spec.epoch;
+    after.status.phase == Phase::Running
+        && after.spec.owner.is_some()
+        && after.status.armed_epoch == epoch
+        && before.status.armed_epoch != epoch
 }
 
 /// What a step on the runtime brought.
@@ -210,6 +272,7 @@ async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done>
     let mut next = sandbox.clone();
     let hopeless = !error.is_retryable();
     next.status = after_failure(sandbox, step, &error.to_string(), hopeless, view.now);
+    next.status = troubled(next.status, error.trouble(), &error.to_string(), view.now);
     if let RuntimeError::NotReady { failure, detail } = &error {
         next.status = not_up(next.status, *failure, detail, view.now);
     }
@@ -235,9 +298,16 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             Booting::UnderWay => return Ok(Effect::UnderWay),
         },
         Step::Arm => runtime.arm(fence, &arming(world, sandbox)).await?,
+        Step::RunHooks => {
+            let hooks = recipe::hooks_of(world, sandbox);
+            match runtime.run_hooks(fence, &hooks).await? {
+                Booting::Done => {}
+                Booting::UnderWay => return Ok(Effect::UnderWay),
+            }
+        }
         Step::SwapImages => {
             let spec = workload_spec(world, sandbox, None)?;
-            runtime.swap_images(fence, &spec.images).await?;
+            runtime.swap_images(fence, &spec.outfit()).await?;
         }
         Step::SetNetwork => {
             let policy = sandbox.spec.network.as_deref();
@@ -251,7 +321,15 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let image = publish(world, &captured, target(sandbox)).await?;
             return Ok(Effect::Captured(captured, image));
         }
-        Step::Reset => runtime.reset(fence).await?,
+        Step::Reset => {
+            let spec = workload_spec(world, sandbox, None)?;
+            // It was idle on them before: they are here, and none are asked for anew.
+            let idle = Outfit {
+                pull: ImagePullPolicy::IfNotPresent,
+                ..spec.outfit()
+            };
+            runtime.reset(fence, Some(&idle)).await?;
+        }
         Step::DeleteWorkload => runtime.delete(fence).await?,
         Step::AddFinalizer
         | Step::RemoveFinalizer
@@ -324,8 +402,19 @@ fn workload_spec(
         network: spec.network.clone(),
         published: published(sandbox, from.as_ref()),
         from,
-        boot: template.as_deref().and_then(boot_of),
+        boot: template
+            .as_deref()
+            .filter(|template| brings_up(sandbox, template))
+            .and_then(boot_of),
     })
+}
+
+/// Whether a template's commands are to be run: not in a member that idles on an image which need
+/// not have them.
+fn brings_up(sandbox: &Sandbox, template: &SandboxTemplate) -> bool {
+    let spec = &sandbox.spec;
+    let own = spec.idle_images.get(MAIN_CONTAINER);
+    spec.owner.is_some() || own.is_none_or(|image| *image == *template.spec.image)
 }
 
 /// The commands of a template. They run before anybody owns the sandbox, so they are told nothing
@@ -464,7 +553,6 @@ fn judge(world: &World, sandbox: &Sandbox, activity: Activity) -> (Due, Option<D
 
 /// A runtime that cannot be asked: after a few tries that is what is published.
 async fn cannot_look(world: &World, view: View<'_>, error: &RuntimeError, failures: u32) -> Done {
-    use model::lifecycle::Phase;
     let sandbox = view.sandbox;
     tracing::warn!(key = %sandbox.key(), %error, "the runtime cannot be asked");
     let ended = matches!(

@@ -10,8 +10,9 @@ use std::{sync::Arc, time::Duration};
 use control::{Builder, Control};
 use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::{
-    Digest, Metadata, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, StringMap,
-    Timestamp, Uid,
+    Digest, Metadata, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, Timestamp,
+    Uid,
+    hook::Hook,
     kinds::{self, Minting},
     lifecycle::Phase,
     meta::Object,
@@ -20,7 +21,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Publication, Published, Runtime,
+    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Publication, Published, Runtime,
     RuntimeError, WorkloadSpec, fake::FakeRuntime,
 };
 use store::{StoreExt as _, memory::MemoryStore};
@@ -52,14 +53,17 @@ impl Runtime for Recording {
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         self.inner.arm(fence, arming).await
     }
+    async fn run_hooks(&self, fence: Fence, hooks: &[Hook]) -> Result<Booting, RuntimeError> {
+        self.inner.run_hooks(fence, hooks).await
+    }
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.inner.freeze(fence).await
     }
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.inner.thaw(fence).await
     }
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
-        self.inner.swap_images(fence, images).await
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
+        self.inner.swap_images(fence, to).await
     }
     async fn set_network(
         &self,
@@ -75,8 +79,8 @@ impl Runtime for Recording {
         self.published.lock().push((layer.clone(), to.clone()));
         self.inner.publish(layer, to).await
     }
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
-        self.inner.reset(fence).await
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
+        self.inner.reset(fence, to).await
     }
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.inner.delete(fence).await
@@ -209,8 +213,10 @@ async fn what_starts_from_a_published_snapshot_is_told_where_its_layer_is() {
     store.create_object(&source).await.unwrap();
     let team = source.metadata.namespace.clone();
     let named = |name: &str| Metadata::new(team.clone(), Name::new(name).unwrap());
-    let mut wanted =
-        SandboxSnapshot::new(named("snap"), SnapshotSpec::of(source.metadata.name.clone()));
+    let mut wanted = SandboxSnapshot::new(
+        named("snap"),
+        SnapshotSpec::of(source.metadata.name.clone()),
+    );
     wanted.spec.registry = Some("r.example/kept".into());
     let wanted = store.create_object(&wanted).await.unwrap();
     let mut child = submitted(r#"{"owner": {"team": "team"}, "snapshot": "snap"}"#);
@@ -223,7 +229,10 @@ async fn what_starts_from_a_published_snapshot_is_told_where_its_layer_is() {
     let taken: SandboxSnapshot = store.find(&wanted.key()).await.unwrap().unwrap();
     let image = taken.status.image.clone().unwrap();
     let created = world.runtime.created.lock().last().cloned().unwrap();
-    assert_eq!(created.from, Some(taken.status.containers[0].digest.clone()));
+    assert_eq!(
+        created.from,
+        Some(taken.status.containers[0].digest.clone())
+    );
     let published = Published {
         image,
         secret: Name::new("pull").ok(),

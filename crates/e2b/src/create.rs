@@ -7,13 +7,15 @@
 //! ```
 //!
 //! The work belongs to a task, not to the request. A client that leaves before the answer leaves
-//! nothing behind: nobody would know the id. A create that fails leaves nothing either.
+//! nothing behind: nobody would know the id. A create that fails leaves nothing either. One whose
+//! server dies before its client has heard leaves at most what its timeout, or for one without the
+//! time to be heard of, ends.
 
 use std::sync::Arc;
 
 use auth::Caller;
 use cache::WaitError;
-use claims::{Ask, ClaimError, Full, Wait};
+use claims::{Ask, ClaimError, Expected, Full, Wait};
 use http::StatusCode;
 use model::{
     Key, Name, Namespace, Sandbox, SandboxId, SandboxPool, Spec as _, Version, sandbox::SandboxSpec,
@@ -36,6 +38,9 @@ use crate::{
 
 /// How often a record of a key is tried to be made while the last one of that key goes.
 const MAKINGS: usize = 8;
+/// How long a sandbox without a deadline has from being ready until its owner hears of it. A server
+/// that dies in between leaves it, and nobody would ever end it.
+const HEARING: std::time::Duration = std::time::Duration::from_secs(60);
 /// A start that took less has cost its owner nothing worth a write.
 const FORGIVEN: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -58,7 +63,8 @@ async fn create(call: Call, edition: Edition) -> Answer {
     let route = format!("{edition:?}");
     let token = Token::read(&call.headers, &route, &text)?;
     let repeatable = token.is_some();
-    let order = Order::read(&api, &caller, request, edition, token)?;
+    let mut order = Order::read(&api, &caller, request, edition, token)?;
+    order.pin_image(&api).await?;
     let (tell, hear) = oneshot::channel();
     let work = Arc::clone(&api);
     api.tasks
@@ -106,7 +112,7 @@ async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
     };
     let deadline = Instant::now() + order.startup;
     let found = find_or_place(api, caller, &order, deadline, tell.closed()).await;
-    let (placed, repeated) = match found {
+    let (mut placed, repeated) = match found {
         Ok(placed) => placed,
         Err(NotPlaced::Left) => {
             tracing::info!("its client left while it waited for a member of a pool");
@@ -131,9 +137,10 @@ async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
     };
     match outcome {
         Ok(sandbox) => {
-            if tell.send(Ok(sandbox)).is_err() && !repeated {
+            if tell.send(Ok(Arc::clone(&sandbox))).is_err() && !repeated {
                 api.discard(&placed.key, &placed.id).await;
             }
+            api.shown(&sandbox).await;
         }
         Err(refusal) => {
             api.discard(&placed.key, &placed.id).await;
@@ -163,6 +170,8 @@ pub(crate) struct Placed {
     since: Instant,
     /// Whether its time is still to begin.
     fresh: bool,
+    /// Who tells that it is ready, before its record does.
+    expected: Option<Expected>,
 }
 
 /// The sandbox of an earlier request with the same key, or a new one.
@@ -193,6 +202,7 @@ async fn find_or_place(
                 since: Instant::now(),
                 // One that a server that has died since was making.
                 fresh: state_of(&known) == State::Creating,
+                expected: None,
             };
             return Ok((placed, true));
         }
@@ -200,7 +210,10 @@ async fn find_or_place(
     let id = mint(api);
     let wanted = order.spec(api, &id);
     let reserved = api.ledger.reserve(&caller.account(), &id, &wanted)?;
-    let placed = place(api, team, order, &id, deadline, left).await?;
+    // From before the claim: who makes it ready may be quick.
+    let expected = api.desk.expect(&id);
+    let mut placed = place(api, team, order, &id, deadline, left).await?;
+    placed.expected = Some(expected);
     reserved.written(placed.version);
     Ok((placed, false))
 }
@@ -250,8 +263,8 @@ async fn claim(
         // Its time begins now, not when it was asked for.
         since = Instant::now();
         let now = api.now();
-        let end_at = order.lasts.map(|lasts| now.plus(provisional(order, lasts)));
-        order.made_from(api, member, id, now, end_at)
+        let end_at = Some(now.plus(provisional(order)));
+        order.made_from(api, &pool.spec, member, id, now, end_at)
     };
     let sandbox = api.desk.claim(ask, claimed, left).await?;
     Ok(Placed {
@@ -260,6 +273,7 @@ async fn claim(
         version: sandbox.version(),
         since,
         fresh: true,
+        expected: None,
     })
 }
 
@@ -303,7 +317,7 @@ pub(crate) async fn make(
         let name = name.ok_or_else(|| Refusal::internal("an id could not be made"))?;
         let key = Key::namespaced(SandboxSpec::KIND, team.clone(), name.clone());
         let (now, since) = (api.now(), Instant::now());
-        let end_at = order.lasts.map(|lasts| now.plus(provisional(order, lasts)));
+        let end_at = Some(now.plus(provisional(order)));
         let sandbox = order.made_anew(api, name, id, now, end_at);
         let version = match api.store.create_object(&sandbox).await {
             Ok(written) => written.version(),
@@ -322,6 +336,7 @@ pub(crate) async fn make(
             version,
             since,
             fresh: true,
+            expected: None,
         });
     }
     Err(Refusal::too_many_conflicts())
@@ -380,8 +395,20 @@ async fn confirm(
 }
 
 /// How long a sandbox has until it is ready and its time begins to count.
-fn provisional(order: &Order, lasts: std::time::Duration) -> std::time::Duration {
-    lasts.max(order.startup)
+fn provisional(order: &Order) -> std::time::Duration {
+    match order.lasts {
+        Some(lasts) => lasts.max(order.startup),
+        None => order.startup + HEARING,
+    }
+}
+
+/// Whether a sandbox without a deadline still has the one that it was made with.
+fn is_provisional(order: &Order, sandbox: &Sandbox) -> bool {
+    let made = sandbox
+        .spec
+        .claimed_at
+        .map(|at| at.plus(provisional(order)));
+    made.is_some() && sandbox.spec.timeouts.end_at == made
 }
 
 enum Start {
@@ -391,9 +418,9 @@ enum Start {
 }
 
 impl Placed {
-    /// Waits until it is its owner's.
+    /// Waits until it is its owner's: until its record says so, or who has made it so.
     pub(crate) async fn ready(
-        &self,
+        &mut self,
         api: &E2b,
         order: &Order,
         deadline: Instant,
@@ -404,9 +431,21 @@ impl Placed {
             Some((s, State::Running | State::Paused)) => Some(Start::Ready(Arc::new(s.clone()))),
             Some((s, State::Gone)) => Some(Start::Failed(why_it_ended(s))),
         };
-        let waited = api
-            .until(&self.key, &self.id, self.version, deadline, judge)
-            .await;
+        let mut expected = self.expected.take();
+        let told = async {
+            match &mut expected {
+                Some(expected) => expected.told().await,
+                None => std::future::pending().await,
+            }
+        };
+        let waited = tokio::select! {
+            biased;
+            waited = api.until(&self.key, &self.id, self.version, deadline, judge) => waited,
+            ready = told => {
+                api.told.add(&ready);
+                Ok(Start::Ready(ready))
+            }
+        };
         match waited {
             Ok(Start::Ready(sandbox)) => self.settle(api, order, sandbox).await,
             Ok(Start::Failed(why)) => Err(Refusal::create_failed(&why)),
@@ -428,11 +467,12 @@ impl Placed {
         order: &Order,
         sandbox: Arc<Sandbox>,
     ) -> Result<Arc<Sandbox>, Refusal> {
-        let Some(lasts) = order.lasts else {
-            return Ok(sandbox);
+        let is_settled = match order.lasts {
+            Some(_) if !self.fresh => true,
+            Some(lasts) => provisional(order) == lasts && self.since.elapsed() < FORGIVEN,
+            None => !is_provisional(order, &sandbox),
         };
-        let is_exact = provisional(order, lasts) == lasts && self.since.elapsed() < FORGIVEN;
-        if is_exact || !self.fresh {
+        if is_settled {
             return Ok(sandbox);
         }
         let Some(team) = sandbox.metadata.namespace.clone() else {
@@ -446,7 +486,10 @@ impl Placed {
                     return Ok(Decision::Keep);
                 }
                 let mut next = sandbox.clone();
-                next.spec.timeouts.end_at = Some(api.now().plus(lasts));
+                next.spec.timeouts.end_at = order.lasts.map(|lasts| api.now().plus(lasts));
+                if order.lasts.is_none() {
+                    next.spec.timeouts.on_timeout = order.on_timeout();
+                }
                 Ok(Decision::Write(Box::new(next)))
             })
             .await?;

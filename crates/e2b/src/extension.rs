@@ -8,14 +8,17 @@
 //! | `dormouse.dev/descend-after` | seconds asleep after which its memory is given up |
 //! | `dormouse.dev/startup-timeout` | seconds it may take to be ready, a wait for a member of a pool included |
 //! | `dormouse.dev/paused-retention` | seconds asleep after which it is ended |
+//! | `dormouse.dev/image` | the image it runs instead of its template's, where the server's `e2b.images` allows it; in a member of a pool it is swapped in |
 //!
 //! The pairs stay in the sandbox's metadata. Another key under the prefix is refused by name.
 
-use model::{StringMap, sandbox::IdleAction};
+use model::{StringMap, sandbox::IdleAction, validate::is_image_reference};
 
 use crate::refusal::Refusal;
 
 const PREFIX: &str = "dormouse.dev/";
+/// The key that names an image.
+pub(crate) const IMAGE: &str = "dormouse.dev/image";
 const YEAR: u32 = 365 * 24 * 3600;
 
 /// What happens to an unused sandbox, and when.
@@ -26,13 +29,14 @@ pub(crate) struct Idle {
 }
 
 /// What was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     pub(crate) never_timeout: bool,
     pub(crate) idle: Option<Idle>,
     pub(crate) descend_after: Option<u32>,
     pub(crate) paused_retention: Option<u32>,
     pub(crate) startup: Option<u32>,
+    pub(crate) image: Option<Box<str>>,
 }
 
 impl Extensions {
@@ -63,6 +67,10 @@ impl Extensions {
                         "release" => IdleAction::Release,
                         _ => return Err(bad("use \"pause\", \"kill\" or \"release\"")),
                     });
+                }
+                "image" if is_image_reference(value) => found.image = Some(value.into()),
+                "image" => {
+                    return Err(bad("write it as [registry/]path[:tag][@sha256:digest]"));
                 }
                 "startup-timeout" => found.startup = Some(number()?),
                 "paused-retention" => found.paused_retention = Some(number()?),
@@ -103,11 +111,13 @@ mod tests {
             ("dormouse.dev/idle-timeout", "60"),
             ("dormouse.dev/idle-action", "kill"),
             ("dormouse.dev/paused-retention", "3600"),
+            ("dormouse.dev/image", "ghcr.io/a/b:1"),
             ("user", "anything"),
         ]);
         let all = all.unwrap();
         assert!(all.never_timeout);
         assert_eq!(all.paused_retention, Some(3600));
+        assert_eq!(all.image.as_deref(), Some("ghcr.io/a/b:1"));
         let idle = all.idle.unwrap();
         assert_eq!((idle.seconds, idle.action), (60, IdleAction::Kill));
         for bad in [
@@ -117,6 +127,7 @@ mod tests {
             ("dormouse.dev/paused-retention", "0"),
             ("dormouse.dev/paused-retention", "1.5"),
             ("dormouse.dev/kept", "60"),
+            ("dormouse.dev/image", "No Image"),
         ] {
             assert!(read(&[bad]).is_err(), "{bad:?}");
         }

@@ -199,7 +199,7 @@ impl Forking<'_> {
         Ok(placed)
     }
 
-    async fn ready(&self, placed: Placed, deadline: Instant) -> Result<Arc<Sandbox>, Refusal> {
+    async fn ready(&self, mut placed: Placed, deadline: Instant) -> Result<Arc<Sandbox>, Refusal> {
         let ready = placed.ready(self.api, self.order, deadline).await;
         if ready.is_err() {
             self.api.discard(&placed.key, &placed.id).await;

@@ -25,6 +25,7 @@
 //! | `roster`, `list` | sandboxes in the order of their start, in pages |
 //! | `metrics`, `sampler`, `logs` | what sandboxes use, and what happened to them |
 //! | `audit` | who did what |
+//! | `told` | sandboxes whose owners heard of them before the cache did |
 //! | `templates`, `teams` | what is read of the rest |
 //! | `meter` | requests by route and ending |
 
@@ -63,6 +64,7 @@ mod snapshots;
 mod state;
 mod teams;
 mod templates;
+mod told;
 mod wire;
 
 use std::sync::Arc;

@@ -5,20 +5,24 @@ use std::{sync::Arc, time::Duration};
 use auth::Caller;
 use model::{
     Epoch, Metadata, Name, Sandbox, SandboxId, SandboxPool, StringMap, Timestamp,
-    pool::WhenEmpty,
+    pool::{PoolSpec, WhenEmpty},
     sandbox::{
         IdleAction, Lease, NetworkPolicy, OnTimeout, Owner, PausePolicy, SANDBOX_FINALIZER,
         SandboxSpec, SnapshotType, Timeouts,
     },
     validate::{Problems, Rules as _},
 };
-use plan::claim::{Delivery, claimed};
+use plan::{
+    claim::{Delivery, claimed, delivered_images},
+    snapshot::MAIN_CONTAINER,
+};
 
 use crate::{
     egress,
-    extension::{Extensions, Idle},
+    extension::{self, Extensions, Idle},
     idempotency::{self, Token},
     names::Meant,
+    ports::ImageProblem,
     refusal::Refusal,
     rung,
     service::E2b,
@@ -64,6 +68,8 @@ pub(crate) struct Order {
     pub(crate) startup: Duration,
     /// Pools a member of which would do.
     pub(crate) pools: Vec<Arc<SandboxPool>>,
+    /// The image it runs instead of its template's.
+    pub(crate) image: Option<Box<str>>,
     pub(crate) token: Option<Token>,
 }
 
@@ -146,6 +152,7 @@ impl Order {
             lasts: (!extensions.never_timeout).then(|| Duration::from_secs(seconds.into())),
             startup,
             pools,
+            image: extensions.image.clone(),
             metadata,
             meant,
             token,
@@ -153,6 +160,39 @@ impl Order {
         let name = order.meant.template.clone();
         check(&order.made_anew(api, name, &mint(api), api.now(), None))?;
         Ok(order)
+    }
+
+    /// Sees to it that the image that was asked for is one that clients may choose, and there: nobody
+    /// is taken out of a pool for one that is not. From here on it can only be that one.
+    pub(crate) async fn pin_image(&mut self, api: &E2b) -> Result<(), Refusal> {
+        let Some(image) = &self.image else {
+            return Ok(());
+        };
+        let field = format!("metadata.{}", extension::IMAGE);
+        if !may_choose(&api.options.images, image) {
+            let why = format!(
+                "{image}: this server does not let its clients choose it: ask an administrator, who \
+                 can allow it by `e2b.images`"
+            );
+            return Err(Refusal::bad_field(&field, why));
+        }
+        let pool = self.meant.pool.as_ref();
+        let template = self.meant.found.as_ref();
+        let pull = pool
+            .and_then(|pool| pool.spec.image_pull_policy)
+            .or_else(|| template.map(|template| template.spec.image_pull_policy));
+        let pinned = api.images.pin(image, pull.unwrap_or_default());
+        match tokio::time::timeout(self.startup, pinned).await {
+            Ok(Ok(exact)) => {
+                self.image = Some(exact);
+                Ok(())
+            }
+            Ok(Err(ImageProblem::Wrong(why))) => Err(Refusal::bad_field(&field, &*why)),
+            Ok(Err(ImageProblem::Later(why))) => {
+                Err(Refusal::unavailable(format!("{field}: {image}: {why}")))
+            }
+            Err(_) => Err(Refusal::start_took_too_long(self.startup)),
+        }
     }
 
     /// A child of a sandbox, as it is now, that starts from a snapshot of it.
@@ -190,6 +230,7 @@ impl Order {
             lasts: Some(Duration::from_secs(seconds.into())),
             startup,
             pools: Vec::new(),
+            image: None,
             token: None,
         }
     }
@@ -217,10 +258,7 @@ impl Order {
             env: self.env.clone(),
             metadata: self.metadata.clone(),
             network: self.network.clone(),
-            timeouts: Timeouts {
-                end_at,
-                ..self.timeouts
-            },
+            timeouts: self.timeouts(end_at),
             owner: Some(self.owner.clone()),
             sandbox_id: Some(id.clone()),
             epoch: Epoch(1),
@@ -229,12 +267,15 @@ impl Order {
             ..SandboxSpec::default()
         };
         if let Some(pool) = &self.meant.pool {
-            spec.images = pool.spec.idle_images.clone();
+            spec.hooks = pool.spec.hooks.clone();
             spec.resources = pool.spec.resources;
             spec.image_pull_policy = pool.spec.image_pull_policy;
         }
         if let Some(start) = &self.meant.start {
             start.apply(&mut spec);
+        }
+        if let Some(image) = &self.image {
+            spec.images.insert(MAIN_CONTAINER, image.clone());
         }
         let mut sandbox = Sandbox::new(meta, spec);
         self.settings(api, &mut sandbox, id);
@@ -245,18 +286,20 @@ impl Order {
     pub(crate) fn made_from(
         &self,
         api: &E2b,
+        pool: &PoolSpec,
         member: &Sandbox,
         id: &SandboxId,
         now: Timestamp,
         end_at: Option<Timestamp>,
     ) -> Option<Sandbox> {
+        let asked = self.image.as_deref().map(|image| (MAIN_CONTAINER, image));
+        let asked = asked.into_iter().collect();
         let delivery = Delivery {
             env: self.env.clone(),
+            images: delivered_images(pool, self.meant.found.as_deref(), &asked),
+            hooks: pool.hooks.clone(),
             metadata: self.metadata.clone(),
-            timeouts: Timeouts {
-                end_at,
-                ..self.timeouts
-            },
+            timeouts: self.timeouts(end_at),
             network: self.network.clone(),
             lease: Some(self.lease(api, now)),
             ..Delivery::new(self.owner.clone(), id.clone())
@@ -264,6 +307,25 @@ impl Order {
         let mut next = claimed(member, &delivery, now)?;
         self.settings(api, &mut next, id);
         Some(next)
+    }
+
+    /// What happens at its timeout.
+    pub(crate) const fn on_timeout(&self) -> OnTimeout {
+        self.timeouts.on_timeout
+    }
+
+    /// Its timeouts, with a deadline. One that is to have none gets one until its owner has heard of
+    /// it, at which it ends.
+    fn timeouts(&self, end_at: Option<Timestamp>) -> Timeouts {
+        let on_timeout = match (self.lasts, end_at) {
+            (None, Some(_)) => OnTimeout::Kill,
+            (_, _) => self.timeouts.on_timeout,
+        };
+        Timeouts {
+            end_at,
+            on_timeout,
+            ..self.timeouts
+        }
     }
 
     /// What the server has on it until it is ready. It is a little longer than the request waits: the
@@ -305,6 +367,15 @@ impl Order {
     }
 }
 
+/// Whether clients may choose an image: one that is listed, or below one that is.
+fn may_choose(listed: &[Box<str>], image: &str) -> bool {
+    listed.iter().any(|listed| {
+        let rest = image.strip_prefix(&**listed);
+        let ends = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);
+        &**listed == "*" || rest.is_some_and(|rest| listed.ends_with('/') || ends(rest))
+    })
+}
+
 /// A fresh id: `i` and twenty letters and digits.
 pub(crate) fn mint(api: &E2b) -> SandboxId {
     let random = SandboxId::from_random(api.entropy.u128());
@@ -335,6 +406,7 @@ pub(crate) fn check(sandbox: &Sandbox) -> Result<(), Refusal> {
                 .unwrap_or(&problem.field);
             let field = match field.strip_prefix("env") {
                 Some(rest) => format!("envVars{rest}"),
+                None if field.starts_with("images") => format!("metadata.{}", extension::IMAGE),
                 None => field.to_owned(),
             };
             let why = format!("{}: {}", problem.reason, problem.remedy);

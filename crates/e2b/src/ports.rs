@@ -4,7 +4,8 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use model::{Key, Sandbox, SandboxId, Timestamp, Version};
+use model::{Key, Sandbox, SandboxId, Timestamp, Version, template::ImagePullPolicy};
+use thiserror::Error;
 
 /// What a sandbox used at one moment. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +49,27 @@ pub trait Followers: Send + Sync + fmt::Debug {
     /// Waits until traffic for this sandbox goes by this version of its record or a newer one, or
     /// a while: who is told of a sandbox uses it at once.
     async fn have_seen(&self, key: &Key, version: Version);
+}
+
+/// Knows images by their names.
+#[async_trait]
+pub trait Images: Send + Sync + fmt::Debug {
+    /// A name that can only be the image which this one leads to now.
+    ///
+    /// # Errors
+    /// See [`ImageProblem`].
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem>;
+}
+
+/// Why an image cannot be had.
+#[derive(Clone, Debug, Error)]
+pub enum ImageProblem {
+    /// There is none of that name, or it is not for us.
+    #[error("{0}")]
+    Wrong(Box<str>),
+    /// Nobody can say now.
+    #[error("{0}")]
+    Later(Box<str>),
 }
 
 /// How bad a line is.
@@ -106,7 +128,8 @@ pub trait LogSource: Send + Sync + fmt::Debug {
     async fn lines(&self, sandbox: &Sandbox) -> Vec<LogLine>;
 }
 
-/// Where nothing is measured or logged, nobody administrates, and nobody follows.
+/// Where nothing is measured or logged, nobody administrates, nobody follows, and images are known by
+/// name only.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
@@ -130,6 +153,13 @@ impl Admins for Nothing {
 impl LogSource for Nothing {
     async fn lines(&self, _: &Sandbox) -> Vec<LogLine> {
         Vec::new()
+    }
+}
+
+#[async_trait]
+impl Images for Nothing {
+    async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
+        Ok(image.into())
     }
 }
 

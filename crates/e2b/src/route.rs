@@ -306,6 +306,10 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
         presented,
     } = authenticate(api, bearer, &parts.headers)?;
     asked.caller = Some(caller.clone());
+    // Creates wait for nobody else's.
+    if route.path != "/sandboxes" && route.path != "/v2/sandboxes" || route.verb != Verb::Post {
+        api.all_shown(&caller.team).await;
+    }
     let path: Vec<String> = match RawPathParams::from_request_parts(&mut parts, &()).await {
         Ok(params) => params.iter().map(|(_, value)| value.to_owned()).collect(),
         Err(_) => return Err(Refusal::bad_request("the path is not valid UTF-8")),

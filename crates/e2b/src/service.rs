@@ -16,9 +16,10 @@ use tokio::time::Instant;
 use crate::{
     idempotency::Queues,
     meter::{Meter, RouteStats},
-    ports::{Admins, Followers, LogSource, MetricsSource, Nothing},
+    ports::{Admins, Followers, Images, LogSource, MetricsSource, Nothing},
     roster::Roster,
     routes,
+    told::Told,
 };
 
 /// How handlers share it.
@@ -34,6 +35,9 @@ pub struct Options {
     pub envd_version: String,
     /// Whether the runtime can keep the files of a sandbox without its memory.
     pub filesystem_pause: bool,
+    /// Images that clients may choose, by how their names begin, as `registry.example/team/`; `*`
+    /// stands for all.
+    pub images: Vec<Box<str>>,
     /// The template of a request that names none, and the first of the default ones.
     pub default_template: Name,
     /// What is reported of a sandbox whose template names no limits.
@@ -64,6 +68,7 @@ impl Options {
             domain: None,
             envd_version: "0.6.13".into(),
             filesystem_pause: false,
+            images: Vec::new(),
             default_template,
             cpu_count: 2,
             memory_mib: 512,
@@ -150,6 +155,8 @@ pub struct Ports {
     pub logs: Arc<dyn LogSource>,
     /// Who carries traffic to sandboxes.
     pub followers: Arc<dyn Followers>,
+    /// Which images there are.
+    pub images: Arc<dyn Images>,
     /// Where claims are served; none to have one of its own, where nobody else of this process
     /// claims.
     pub desk: Option<Arc<Desk>>,
@@ -180,6 +187,7 @@ impl Ports {
             metrics: Arc::new(Nothing),
             logs: Arc::new(Nothing),
             followers: Arc::new(Nothing),
+            images: Arc::new(Nothing),
             desk: None,
         }
     }
@@ -200,10 +208,12 @@ pub struct E2b {
     pub(crate) metrics: Arc<dyn MetricsSource>,
     pub(crate) logs: Arc<dyn LogSource>,
     pub(crate) followers: Arc<dyn Followers>,
+    pub(crate) images: Arc<dyn Images>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) options: Options,
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
+    pub(crate) told: Told,
     pub(crate) meters: Vec<Meter>,
     /// Writes outlive their clients in here.
     pub(crate) tasks: Tasks,
@@ -260,10 +270,12 @@ impl E2b {
             metrics: ports.metrics,
             logs: ports.logs,
             followers: ports.followers,
+            images: ports.images,
             desk,
             options,
             roster,
             queues: Queues::default(),
+            told: Told::default(),
             meters: routes::all().map(|_| Meter::default()).collect(),
             tasks: tasks.clone(),
         }))

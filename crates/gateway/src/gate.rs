@@ -63,7 +63,7 @@ pub(crate) fn ask(
 pub enum Passage {
     /// It is sent on.
     Forward,
-    /// Its sandbox is woken, and it is sent on then.
+    /// Its sandbox is woken, or waited for if it is about to be ready, and it is sent on then.
     Park,
     /// There is nobody to send it to.
     NotFound,
@@ -74,6 +74,8 @@ pub enum Passage {
 pub const fn passage(route: &Route) -> Passage {
     match route.state {
         State::Running => Passage::Forward,
+        // Its owner may have heard of it a moment before its route does.
+        State::Creating => Passage::Park,
         State::Pausing | State::Paused | State::Resuming | State::Unknown
             if route.wake_on_traffic =>
         {
@@ -83,7 +85,6 @@ pub const fn passage(route: &Route) -> Passage {
         | State::Paused
         | State::Resuming
         | State::Unknown
-        | State::Creating
         | State::Idle
         | State::Dead => Passage::NotFound,
     }

@@ -12,6 +12,7 @@
 //! | [`store`] | images on disk: what is where, who may use it, what is swept |
 //! | [`flight`] | transfers under way, shared by all who wait |
 //! | [`registry`] | pulling and pushing over HTTP |
+//! | `pin` | from a tag to a digest, remembered for a while |
 //! | [`publish`] | captured layers to a registry and back |
 //! | [`import`], [`export`] | OCI layouts and Docker's archives |
 //! | [`commit`] | a captured layer as an image |
@@ -30,6 +31,7 @@ pub mod flight;
 pub mod import;
 pub mod layer;
 pub mod manifest;
+mod pin;
 pub mod publish;
 pub mod reference;
 pub mod registry;

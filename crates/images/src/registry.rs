@@ -40,7 +40,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 pub(crate) use capture::fetch_capture;
 pub use credentials::{Credentials, Login};
-pub(crate) use pull::pull;
+pub(crate) use pull::{pull, resolve};
 pub(crate) use push::{Parcel, push};
 
 use crate::error::{Doing as _, ImageError, Result};

@@ -12,21 +12,23 @@
 //! | [`codec`] | raw JSON to objects and back; unknown fields are named and carried along |
 //! | [`sandbox`], [`pool`], [`claim`], [`snapshot`], [`template`] | sandboxes and what they come from |
 //! | [`autoscale`] | how a pool follows demand, and schedules |
+//! | [`hook`] | what is done inside before an owner hears of a sandbox |
 //! | [`team`], [`api_key`] | whose they are |
 //! | [`record`] | what a delivery was, once it is over |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
+//! | [`trouble`] | why something is not ready, or has ended |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
 //! | [`workload`] | what a runtime is asked for, and what it sees |
-//! | [`trouble`] | why something is not ready, or has ended |
 //! | [`kinds`] | the registry: names, scope, columns, schema of each kind |
 //! | [`schema`] | structural JSON schemas, and CRDs and OpenAPI built from them |
 //! | [`validate`] | field rules beyond types, each error naming the field and the remedy |
 
 pub mod api_key;
+pub mod autoscale;
 pub mod claim;
 pub mod codec;
-pub mod autoscale;
 pub mod event;
+pub mod hook;
 pub mod ids;
 pub mod kinds;
 pub mod lifecycle;
@@ -40,10 +42,10 @@ pub mod snapshot;
 pub mod team;
 pub mod template;
 pub mod time;
+pub mod trouble;
 pub mod validate;
 pub mod workload;
 
-pub mod trouble;
 pub use api_key::ApiKey;
 pub use claim::SandboxClaim;
 pub use event::Event;

@@ -9,13 +9,14 @@ use crate::{
     Generation, KindName, Name, StringMap, Timestamp,
     autoscale::{Autoscale, AutoscaleStatus},
     event::Warning,
+    hook::Hook,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{Resources, Timeouts},
     template::ImagePullPolicy,
+    trouble::Trouble,
 };
 
 /// A pool of ready sandboxes.
-    trouble::Trouble,
 pub type SandboxPool = Object<PoolSpec>;
 
 /// Held by control until every member is gone.
@@ -40,7 +41,8 @@ pub struct PoolSpec {
     /// How the number of idle members follows demand; absent means it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscale: Option<Box<Autoscale>>,
-    /// Images its members idle on, by container, in place of the template's.
+    /// Images its members idle on, by container, in place of the template's. The template's are put
+    /// in their place for whoever claims one, unless the claim names others.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     pub idle_images: StringMap,
     /// When images of its members are pulled, in place of what the template says.
@@ -67,6 +69,10 @@ pub struct PoolSpec {
     /// Labels and annotations of the template that its members do not get, by key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore_template_keys: Vec<Box<str>>,
+    /// What is done inside a member before who claimed it hears of it, besides what the template
+    /// says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
 }
 
 impl PoolSpec {
@@ -78,6 +84,7 @@ impl PoolSpec {
             min_idle,
             max_idle,
             max,
+            autoscale: None,
             idle_images: StringMap::new(),
             image_pull_policy: None,
             resources: None,
@@ -85,9 +92,9 @@ impl PoolSpec {
             recycle_policy: RecyclePolicy::default(),
             default_timeouts: Timeouts::default(),
             when_empty: WhenEmpty::default(),
-            autoscale: None,
             queue: QueuePolicy::default(),
             ignore_template_keys: Vec::new(),
+            hooks: Vec::new(),
         }
     }
 }
@@ -183,6 +190,12 @@ pub struct PoolStatus {
     /// Claims that wait for a member.
     #[serde(skip_serializing_if = "is_default")]
     pub waiting_claims: u32,
+    /// How it follows demand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscale: Option<Box<AutoscaleStatus>>,
+    /// Members that ended before anybody had them, one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failing: Option<Box<Failing>>,
     /// Revision of the template that new members are made from.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub revision: Box<str>,
@@ -191,14 +204,7 @@ pub struct PoolStatus {
     pub why: Box<str>,
     /// Observed aspects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// How it follows demand.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub autoscale: Option<Box<AutoscaleStatus>>,
-    /// Members that ended before anybody had them, one after the other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failing: Option<Box<Failing>>,
     pub conditions: Vec<Condition>,
-}
     /// What was wrong of late: only in the answer to a request for this one object.
     #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
     pub recent_warnings: Box<[Warning]>,
@@ -218,3 +224,4 @@ pub struct Failing {
     /// The same in a sentence.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub message: Box<str>,
+}

@@ -7,6 +7,7 @@ use crate::{
     Digest, Epoch, Generation, KindName, Name, Namespace, OperationId, SandboxId, StringMap,
     Timestamp,
     event::Warning,
+    hook::Hook,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, Object, Spec, is_default},
     snapshot::Origin,
@@ -19,6 +20,8 @@ pub type Sandbox = Object<SandboxSpec>;
 /// The condition that says whether its template's commands have brought it up. Absent where they
 /// never failed to.
 pub const BOOTED_CONDITION: &str = "Booted";
+/// The condition that says whether its hooks have done what they should. Absent where all did.
+pub const HOOKS_CONDITION: &str = "HooksSucceeded";
 /// Held by control while a workload may exist: the record outlives what it describes.
 pub const SANDBOX_FINALIZER: &str = "dormouse.dev/workload";
 
@@ -39,6 +42,9 @@ pub struct SandboxSpec {
     /// Image of each container, by the container's name; absent ones come from the template.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub images: StringMap,
+    /// Images that a member of a pool has while nobody owns it, by container.
+    #[serde(skip_serializing_if = "StringMap::is_empty")]
+    pub idle_images: StringMap,
     /// When images are pulled; absent means as the pool or the template says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
@@ -48,6 +54,9 @@ pub struct SandboxSpec {
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// What is done inside before its owner hears of it, besides what the template says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// Awake or asleep.
     #[serde(skip_serializing_if = "is_default")]
     pub desired_state: DesiredState,
@@ -87,6 +96,19 @@ pub struct SandboxSpec {
     /// The delivery that was given back last. It goes with the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given_back: Option<Box<GivenBack>>,
+}
+
+impl SandboxSpec {
+    /// The images it should run now, as far as it says so itself.
+    #[must_use]
+    pub fn wanted_images(&self) -> &StringMap {
+        let idles = self.pool.is_some() && self.owner.is_none() && !self.idle_images.is_empty();
+        if idles {
+            &self.idle_images
+        } else {
+            &self.images
+        }
+    }
 }
 
 impl Spec for SandboxSpec {
@@ -368,6 +390,12 @@ pub struct SandboxStatus {
     /// How it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Box<Stopped>>,
+    /// Processes that were killed since its last start because memory ran out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub oom_kills: u32,
+    /// What was wrong of late: only in the answer to a request for this one object.
+    #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
+    pub recent_warnings: Box<[Warning]>,
 }
 
 impl SandboxStatus {
@@ -391,12 +419,6 @@ pub struct Sleeps {
     pub woken: u32,
     /// When it last woke.
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Processes that were killed since its last start because memory ran out.
-    #[serde(skip_serializing_if = "is_default")]
-    pub oom_kills: u32,
-    /// What was wrong of late: only in the answer to a request for this one object.
-    #[serde(skip_serializing_if = "<[Warning]>::is_empty")]
-    pub recent_warnings: Box<[Warning]>,
     pub last_woken_at: Option<Timestamp>,
     /// From which rung.
     #[serde(skip_serializing_if = "Option::is_none")]

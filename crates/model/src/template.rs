@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Generation, KindName, Namespace, StringMap,
+    Generation, KindName, Name, Namespace, StringMap, Timestamp, Uid,
+    hook::Hook,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{PausePolicy, Resources},
     snapshot::DEFAULT_TAG,
@@ -34,6 +35,9 @@ pub struct TemplateSpec {
     /// Command that succeeds once the sandbox is ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ready_command: Vec<Box<str>>,
+    /// What is done inside a sandbox before its owner hears of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// Limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
@@ -56,14 +60,61 @@ pub struct TemplateSpec {
     /// template goes before an alias, and of several with the same alias the first by name is meant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<Box<str>>,
+    /// The build that made it; absent where it was written by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<Box<Built>>,
 }
 
 impl TemplateSpec {
-    /// The names and tags of its aliases.
+    /// The names and tags it answers to besides its own name.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.aliases.iter().map(|alias| &**alias);
-        all.map(|alias| alias.split_once(':').unwrap_or((alias, DEFAULT_TAG)))
+        let all = all.map(|alias| alias.split_once(':').unwrap_or((alias, DEFAULT_TAG)));
+        all.chain(self.build.iter().flat_map(|build| build.aliases()))
     }
+}
+
+/// The build that made a template. Each build of one is a record of its own, and they share an id
+/// and a name; tags say which of them is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Built {
+    /// The id that its builds share.
+    pub template: Name,
+    /// The name that its builds share.
+    pub name: Box<str>,
+    /// Which build this is.
+    #[schemars(with = "String")]
+    pub id: Uid,
+    /// The tags that mean this build. One that two builds have means where it was put last. Without
+    /// any, nobody finds it by the name: it is being built, or another took its tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<BuildTag>,
+}
+
+impl Built {
+    /// The names and tags it answers to.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = |tag| [(&*self.name, tag), (self.template.as_str(), tag)];
+        self.tags.iter().flat_map(move |tag| names(&*tag.tag))
+    }
+
+    /// When a tag was put on it; none if it does not have it.
+    #[must_use]
+    pub fn tagged_at(&self, tag: &str) -> Option<Timestamp> {
+        let found = self.tags.iter().find(|known| &*known.tag == tag);
+        found.map(|tag| tag.assigned_at)
+    }
+}
+
+/// A tag of a build.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildTag {
+    /// The tag.
+    pub tag: Box<str>,
+    /// When it was put on this build.
+    pub assigned_at: Timestamp,
 }
 
 impl Spec for TemplateSpec {

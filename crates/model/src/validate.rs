@@ -3,6 +3,7 @@
 //! The rules guard the edge only. What control writes to a store does not pass here.
 
 mod claim;
+mod hook;
 mod metadata;
 mod pool;
 mod record;

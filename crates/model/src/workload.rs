@@ -1,7 +1,7 @@
 //! What is asked of a workload, and what is seen of it: the words of the runtime port, here so
 //! that pure decisions can use them without knowing any runtime.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,30 @@ pub struct WorkloadSpec {
     pub boot: Option<Box<Boot>>,
 }
 
+impl WorkloadSpec {
+    /// Its images and what belongs to them.
+    #[must_use]
+    pub fn outfit(&self) -> Outfit {
+        Outfit {
+            images: self.images.clone(),
+            pull: self.pull,
+            boot: self.boot.clone(),
+        }
+    }
+}
+
+/// Images of a workload, and what belongs to them: what is replaced in place when a member of a pool
+/// becomes its owner's, and again when it goes back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outfit {
+    /// Image of each container, by name.
+    pub images: StringMap,
+    /// When images are pulled.
+    pub pull: ImagePullPolicy,
+    /// What brings them up; none means nothing has to.
+    pub boot: Option<Box<Boot>>,
+}
+
 /// The commands that bring a workload up, and how they are run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -75,10 +99,10 @@ pub struct Boot {
     pub workdir: Option<Box<str>>,
 }
 
-/// How far the commands of a workload have brought it up.
+/// How far the commands of a workload have brought it up, or its hooks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Booting {
-    /// It is up.
+    /// It is up; they are over.
     Done,
     /// Not yet: look again.
     UnderWay,
@@ -187,8 +211,12 @@ pub struct Facts {
     pub booted: bool,
     /// Changes with every restart of its containers.
     pub container_id: Box<str>,
-    /// Images that run, by container.
+    /// Images that run, by container, as they were asked for.
     pub images: StringMap,
+    /// What those names led to when their containers were started, where that is an image.
+    pub digests: BTreeMap<Box<str>, Digest>,
+    /// The hooks that were last run since its containers were started.
+    pub hooked: Option<Hooked>,
     /// The captured layer it continued from.
     pub layer: Option<Digest>,
     /// What it may reach now.
@@ -198,6 +226,37 @@ pub struct Facts {
     /// How many of its processes were killed since its last start because memory ran out, as far
     /// as was seen: looked for when it is inspected and when its first process ends.
     pub oom_kills: u32,
+}
+
+impl Facts {
+    /// Whether a container runs an image: as it was asked for, or under another name by its digest.
+    #[must_use]
+    pub fn runs(&self, container: &str, image: &str) -> bool {
+        let digest = image.split_once('@').map(|(_, digest)| digest);
+        let running = self.digests.get(container).map(Digest::as_str);
+        self.images.get(container) == Some(image) || digest.is_some_and(|d| running == Some(d))
+    }
+}
+
+/// Hooks that were run to their end; none that had to succeed has failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Hooked {
+    /// For this delivery.
+    pub epoch: Epoch,
+    /// Those that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedHook>,
+}
+
+/// A hook that has failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedHook {
+    /// Its name.
+    pub name: Box<str>,
+    /// How its last try ended.
+    pub why: Box<str>,
 }
 
 /// What a workload does.

@@ -5,9 +5,11 @@
 //! between the two writes) finds what it has taken.
 
 use model::{
-    Name, Sandbox, SandboxClaim, SandboxId, Timestamp, Uid,
+    Name, Sandbox, SandboxClaim, SandboxId, SandboxTemplate, StringMap, Timestamp, Uid,
     claim::{ClaimPhase, ClaimStatus},
+    hook::Hook,
     lifecycle::{Request, Standing, Verdict, admit},
+    pool::PoolSpec,
     sandbox::{
         DesiredState, GivenBack, Lease, NetworkPolicy, Owner, StopCause, StopReason, Stopped,
         Timeouts,
@@ -17,6 +19,7 @@ use model::{
 use crate::{
     Plan,
     limit::{self, Limit},
+    snapshot::MAIN_CONTAINER,
 };
 
 /// Annotation on a claimed member, with the name of the claim that took it: for people.
@@ -24,28 +27,27 @@ pub const CLAIM_ANNOTATION: &str = "dormouse.dev/claim";
 /// Annotation on a claimed member, with the uid of the claim that took it: a namesake is another.
 pub const CLAIM_UID_ANNOTATION: &str = "dormouse.dev/claim-uid";
 
-/// Annotation on a member that was delivered with other images than it idled on. It stays through
-/// the release, because it says that the member cannot go back as it is.
-pub const SWAPPED_ANNOTATION: &str = "dormouse.dev/swapped-images";
-
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The claim.
+    pub claim: &'a SandboxClaim,
+    /// Members that carry the claim's name.
+    pub taken: &'a [Name],
     /// How its pool stands.
     pub supply: Supply,
     /// How many more it may take now.
     pub admitted: u32,
     /// Who admits no more, if not all.
     pub limit: Option<Limit<'a>>,
-    pub claim: &'a SandboxClaim,
-    /// Members that carry the claim's name.
-    pub taken: &'a [Name],
     /// Whether its time to wait is over.
     pub timed_out: bool,
     /// Whether its time to be kept is over.
     pub expired: bool,
     /// For stamping records.
+    pub now: Timestamp,
+}
+
 /// Whether there is something to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
@@ -66,9 +68,6 @@ impl Supply {
             Self::NoPool => "NoSuchPool",
         }
     }
-}
-
-    pub now: Timestamp,
 }
 
 /// One thing to do.
@@ -104,11 +103,11 @@ pub fn plan_claim(view: View<'_>) -> Plan<Step> {
     if surplus > 0 {
         let unrecorded = taken.iter().filter(|name| !status.bound.contains(name));
         let back = unrecorded.take(surplus).cloned().collect();
-    let generation = claim.metadata.generation;
-    limit::say(&mut status.conditions, view.limit, view.now, generation);
         return Plan::step(Step::GiveBack(back), "it has more than it asked for");
     }
     status.bound = taken.to_vec();
+    let generation = claim.metadata.generation;
+    limit::say(&mut status.conditions, view.limit, view.now, generation);
     let have = u32::try_from(taken.len()).unwrap_or(u32::MAX);
     let missing = claim.spec.count.saturating_sub(have);
     if missing == 0 || view.timed_out {
@@ -155,11 +154,13 @@ pub struct Delivery {
     /// What the owner calls it: freshly minted.
     pub id: SandboxId,
     /// Its environment.
-    pub env: model::StringMap,
-    /// Its images, where they differ from the pool's.
-    pub images: model::StringMap,
+    pub env: StringMap,
+    /// Its images, where they differ from those that the pool's members idle on.
+    pub images: StringMap,
+    /// Its pool's hooks.
+    pub hooks: Vec<Hook>,
     /// Its metadata.
-    pub metadata: model::StringMap,
+    pub metadata: StringMap,
     /// When it ends or sleeps by itself.
     pub timeouts: Timeouts,
     /// What it may reach, and who may reach it.
@@ -177,15 +178,34 @@ impl Delivery {
         Self {
             owner,
             id,
-            env: model::StringMap::new(),
-            images: model::StringMap::new(),
-            metadata: model::StringMap::new(),
+            env: StringMap::new(),
+            images: StringMap::new(),
+            hooks: Vec::new(),
+            metadata: StringMap::new(),
             timeouts: Timeouts::default(),
             network: None,
             lease: None,
             claim: None,
         }
     }
+}
+
+/// The images of a delivery: those that were asked for, and the template's where the pool's members
+/// idle on others. Empty means what they idle on.
+#[must_use]
+pub fn delivered_images(
+    pool: &PoolSpec,
+    template: Option<&SandboxTemplate>,
+    asked: &StringMap,
+) -> StringMap {
+    let mut images = asked.clone();
+    if let Some(template) = template
+        && !pool.idle_images.is_empty()
+        && !images.contains_key(MAIN_CONTAINER)
+    {
+        images.insert(MAIN_CONTAINER, template.spec.image.clone());
+    }
+    images
 }
 
 /// How long a delivery has to be ready where neither it nor its pool says so.
@@ -206,12 +226,14 @@ pub fn claimed(member: &Sandbox, delivery: &Delivery, now: Timestamp) -> Option<
     spec.epoch = spec.epoch.next();
     spec.claimed_at = Some(now);
     spec.env = delivery.env.clone();
-    for (container, image) in delivery.images.iter() {
-        if spec.images.get(container) != Some(image) {
-            spec.images.insert(container, image);
-            next.metadata.annotations.insert(SWAPPED_ANNOTATION, "true");
-        }
+    // One that was made before members said what they idle on: it is what it has.
+    if spec.idle_images.is_empty() {
+        spec.idle_images = spec.images.clone();
     }
+    for (container, image) in delivery.images.iter() {
+        spec.images.insert(container, image);
+    }
+    spec.hooks = delivery.hooks.clone();
     spec.metadata = delivery.metadata.clone();
     spec.timeouts = delivery.timeouts;
     spec.network = delivery.network.clone();
@@ -299,8 +321,12 @@ pub fn released(member: &Sandbox, ending: Ending) -> Sandbox {
     }
     spec.claimed_at = None;
     spec.lease = None;
-    spec.env = model::StringMap::new();
-    spec.metadata = model::StringMap::new();
+    spec.env = StringMap::new();
+    if !spec.idle_images.is_empty() {
+        spec.images = StringMap::new();
+    }
+    spec.hooks = Vec::new();
+    spec.metadata = StringMap::new();
     spec.timeouts = Timeouts::default();
     spec.desired_state = DesiredState::Running;
     spec.wake_on_traffic = false;

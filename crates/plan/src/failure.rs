@@ -4,13 +4,16 @@
 //! the operation is given up, and [`crate::sandbox::plan_sandbox`] turns back: a pause that cannot
 //! be leaves it running, a resume that cannot be leaves it asleep. Ending is never given up.
 
+use std::time::Duration;
+
 use model::{
     Sandbox, Timestamp,
     lifecycle::{OperationKind, Phase},
     sandbox::{Operation, OperationState, SandboxStatus},
+    trouble::Trouble,
 };
 
-use crate::sandbox::Step;
+use crate::{sandbox::Step, trouble};
 
 /// Tries before an operation is given up.
 pub const MAX_ATTEMPTS: u32 = 5;
@@ -84,6 +87,29 @@ pub fn taken_over(sandbox: &Sandbox) -> Option<SandboxStatus> {
     Some(status)
 }
 
+/// When a step that has failed is worth another try, and how long that is after its operation began;
+/// none if it has not failed, or something else is wanted by now. What has to be fetched is tried
+/// less often than what is here.
+#[must_use]
+pub fn again(sandbox: &Sandbox, step: &Step) -> Option<(Timestamp, Duration)> {
+    let operation = sandbox.status.last_operation.as_deref()?;
+    let failed = operation.state == OperationState::InFlight
+        && operation.attempts > 0
+        && operation.generation == sandbox.metadata.generation
+        && operation_of(sandbox, step) == Some(operation.kind);
+    let first = match trouble::find(&sandbox.status) {
+        _ if !failed => return None,
+        Some((Trouble::PullBackOff, _)) => Duration::from_secs(2),
+        Some(_) | None => Duration::from_millis(20),
+    };
+    let pauses = (0..operation.attempts).map(|nth| (first * (1 << nth.min(16))).min(LONGEST));
+    let whole = pauses.sum();
+    Some((operation.started_at.plus(whole), whole))
+}
+
+/// The longest pause between two tries.
+const LONGEST: Duration = Duration::from_secs(30);
+
 /// The operation that a step belongs to, by the phase it was taken in.
 fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
     Some(match step {
@@ -101,6 +127,7 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
         Step::Create(_)
         | Step::Boot
         | Step::Arm
+        | Step::RunHooks
         | Step::SwapImages
         | Step::SetNetwork
         | Step::Thaw => match sandbox.status.phase {
@@ -158,6 +185,8 @@ mod tests {
             (Phase::Starting, Step::DeleteWorkload, Start),
             (Phase::Idle, Step::SwapImages, Arm),
             (Phase::Idle, Step::Arm, Arm),
+            (Phase::Idle, Step::RunHooks, Arm),
+            (Phase::Starting, Step::RunHooks, Start),
             (Phase::Running, Step::Freeze, Pause),
             (Phase::Running, Step::Thaw, Resume),
             (Phase::Running, Step::SetNetwork, Network),
@@ -192,6 +221,28 @@ mod tests {
         assert_eq!(last.state, OperationState::Failed);
         let hopeless = fail(&mut at(Phase::Running), &Step::Freeze, true);
         assert_eq!(hopeless.state, OperationState::Failed);
+    }
+
+    #[test]
+    fn another_try_is_made_later_each_time_unless_something_else_is_wanted() {
+        let mut sandbox = at(Phase::Starting);
+        let create = Step::Create(None);
+        assert_eq!(again(&sandbox, &create), None, "it was not tried yet");
+        let mut pauses = Vec::new();
+        for _ in 1..MAX_ATTEMPTS {
+            fail(&mut sandbox, &create, false);
+            let (at, whole) = again(&sandbox, &create).unwrap();
+            assert_eq!(at.since(T0), whole);
+            pauses.push(whole.as_millis());
+        }
+        assert_eq!(pauses, [20, 60, 140, 300]);
+        let status = sandbox.status.clone();
+        sandbox.status = trouble::troubled(status, Trouble::PullBackOff, "no", T0);
+        assert_eq!(again(&sandbox, &create).unwrap().1.as_secs(), 30);
+        // Another step, another wish, or none: nothing to wait for.
+        assert_eq!(again(&sandbox, &Step::Freeze), None);
+        sandbox.metadata.generation = Generation(9);
+        assert_eq!(again(&sandbox, &create), None);
     }
 
     #[test]

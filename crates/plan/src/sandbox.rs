@@ -22,7 +22,7 @@ use model::{
     pool::RecyclePolicy,
     sandbox::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
-        SandboxStatus, Sleeps, SnapshotType, StopCause, StopReason, Stopped,
+        SandboxSpec, SandboxStatus, Sleeps, SnapshotType, StopCause, StopReason, Stopped,
     },
     workload::{Facts, Observed, WorkloadState},
 };
@@ -30,15 +30,12 @@ use model::{
 pub use origin::Base;
 pub use record::not_up;
 pub(crate) use record::note;
-use record::{begin, error_of, next_id, operation_failed, settle, timed_out};
+use record::{begin, error_of, hooked, next_id, operation_failed, settle, timed_out};
 pub use sleep::asleep;
 
 use sleep::{may_try_to_sleep, paused, pausing, resuming, rung, running};
 
-use crate::{
-    Note, Plan,
-    claim::{SWAPPED_ANNOTATION, open_lease},
-};
+use crate::{Note, Plan, claim::open_lease};
 
 const NOT_UP: &str = "its template's commands have not brought it up yet";
 
@@ -55,6 +52,8 @@ pub struct View<'a> {
     pub base: Base<'a>,
     /// What its pool wants done with a released member.
     pub recycle: RecyclePolicy,
+    /// Whether hooks are to be run before its owner hears of it.
+    pub hooks: bool,
     /// For stamping records; whether time is up is in `due`.
     pub now: Timestamp,
 }
@@ -97,6 +96,8 @@ pub enum Step {
     Boot,
     /// Put the delivery's settings in place.
     Arm,
+    /// Do what is to be done inside before its owner hears of it.
+    RunHooks,
     /// Put the delivery's images in place.
     SwapImages,
     /// Change what it may reach.
@@ -221,7 +222,8 @@ fn decide(view: View<'_>) -> Plan<Step> {
         let note = note(Severity::Normal, "RetentionOver", &format!("ended: {WHY}"));
         return Plan::step(Step::DeleteRecord(note), WHY);
     }
-    if open_lease(sandbox).is_some() && (due.lease || due.claimer_lost) {
+    // Its owner may have heard of one that is ready, before this record could say so.
+    if open_lease(sandbox).is_some() && (due.lease || due.claimer_lost) && !is_ready(view) {
         return too_late(view);
     }
     if observed.is_cut() {
@@ -305,6 +307,33 @@ pub fn agrees(sandbox: &Sandbox, observed: &Observed) -> bool {
     }
 }
 
+/// Whether a delivery has all it needs, by what is seen of its workload. From here on its owner may
+/// hear of it: that it goes on is not taken back any more.
+fn is_ready(view: View<'_>) -> bool {
+    let spec = &view.sandbox.spec;
+    match view.observed {
+        Observed::Present(facts) => {
+            facts.booted
+                && facts.epoch == spec.epoch
+                && is_hooked(view, facts)
+                && is_dressed(spec, facts)
+        }
+        Observed::Absent | Observed::Partial => false,
+    }
+}
+
+/// Whether its hooks were run for this delivery.
+fn is_hooked(view: View<'_>, facts: &Facts) -> bool {
+    let epoch = view.sandbox.spec.epoch;
+    !view.hooks || facts.hooked.as_ref().is_some_and(|it| it.epoch == epoch)
+}
+
+/// Whether its containers run the images that they should.
+fn is_dressed(spec: &SandboxSpec, facts: &Facts) -> bool {
+    let mut wanted = spec.wanted_images().iter();
+    wanted.all(|(container, image)| facts.runs(container, image))
+}
+
 /// A delivery that nobody will hear of: it was not ready in time, or who would have told its owner
 /// is gone.
 fn too_late(view: View<'_>) -> Plan<Step> {
@@ -338,7 +367,8 @@ fn after_a_restart(view: View<'_>) -> Plan<Step> {
     if status.snapshot.is_some() || status.phase == Phase::Starting {
         return Plan::step(Step::DeleteWorkload, WHY);
     }
-    let delivered = spec.owner.is_some() && status.armed_epoch == spec.epoch;
+    // What was told to its owner a moment ago need not be in the record yet.
+    let delivered = spec.owner.is_some() && (status.armed_epoch == spec.epoch || is_ready(view));
     if !delivered || operation_failed(view, OperationKind::Pause) {
         return stop(view, StopReason::Failed, None, WHY);
     }
@@ -434,9 +464,9 @@ fn release(view: View<'_>) -> Plan<Step> {
     if status.snapshot.is_some() || *view.observed == Observed::Absent {
         return gone("there is no workload to clean");
     }
-    let annotations = &view.sandbox.metadata.annotations;
-    if annotations.contains_key(SWAPPED_ANNOTATION) {
-        return gone("it runs images of its last owner's");
+    let spec = &view.sandbox.spec;
+    if spec.idle_images.is_empty() && !spec.images.is_empty() {
+        return gone("nobody knows which images it idled on");
     }
     // What was begun for its owner may still be on its way, and nothing seen now proves otherwise.
     if status.armed_epoch != view.sandbox.spec.epoch {
@@ -445,6 +475,11 @@ fn release(view: View<'_>) -> Plan<Step> {
     let failed = operation_failed(view, OperationKind::Release);
     match (status.phase, view.observed) {
         (_, _) if failed => gone("it could not be cleaned"),
+        (Phase::Stopping, Observed::Present(facts))
+            if facts.epoch.0 == 0 && !is_dressed(spec, facts) =>
+        {
+            Plan::step(Step::Reset, "it runs images of its last owner's")
+        }
         (Phase::Stopping, Observed::Present(facts)) if facts.epoch.0 == 0 && !facts.booted => {
             Plan::step(Step::Boot, NOT_UP)
         }
@@ -535,11 +570,7 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
         let status = settle(view, Phase::Idle, Some(OperationKind::Start));
         return Plan::step(Step::Publish(status, None), "it is ready to be claimed");
     }
-    let swap = spec
-        .images
-        .iter()
-        .any(|(container, image)| facts.images.get(container) != Some(image));
-    if swap {
+    if !is_dressed(spec, facts) {
         return Plan::step(Step::SwapImages, "its owner asked for other images");
     }
     if !facts.booted {
@@ -551,6 +582,9 @@ fn deliver(view: View<'_>, facts: &Facts) -> Plan<Step> {
     }
     if facts.epoch != spec.epoch {
         return Plan::step(Step::Arm, "its owner's settings are not in place");
+    }
+    if !is_hooked(view, facts) {
+        return Plan::step(Step::RunHooks, "its hooks were not run");
     }
     awake(view, facts, "it is ready")
 }
@@ -587,10 +621,13 @@ fn awake(view: View<'_>, facts: &Facts, why: &'static str) -> Plan<Step> {
     status.snapshot = None;
     status.snapshot_size = 0;
     status.snapshot_image = None;
-    Plan::step(
-        Step::Publish(status, Some(note(Severity::Normal, "Running", why))),
-        why,
-    )
+    let said = match kind {
+        // Hooks are run for a delivery, not for a wake.
+        OperationKind::Resume | OperationKind::Pause => None,
+        _ => hooked(&mut status, facts, view.now),
+    };
+    let said = said.unwrap_or_else(|| note(Severity::Normal, "Running", why));
+    Plan::step(Step::Publish(status, Some(said)), why)
 }
 
 /// What it may reach, where that is not as wanted yet.

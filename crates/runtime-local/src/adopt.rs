@@ -8,6 +8,7 @@ use crate::{
     boot::was_up,
     engine::Engine,
     error::{Doing as _, Result},
+    hook,
     inspect::exit_code,
     record::{Place, Record, Stage},
     workload::{Process, UNKNOWN_EXIT, Workload},
@@ -71,6 +72,7 @@ impl Engine {
             frozen: process.is_some() && self.cgroup(uid).is_frozen(),
             process,
             booted: record.boot.is_none() || was_up(place, &record.container_id),
+            hooked: hook::noted(place, &record.container_id),
             record,
         };
         // Of another boot it is cut off, unless its first process said before how it ended.
@@ -108,6 +110,7 @@ fn partial(place: &Place) -> Workload {
         process: None,
         frozen: false,
         booted: false,
+        hooked: None,
     }
 }
 

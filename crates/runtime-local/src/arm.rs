@@ -31,6 +31,7 @@ use crate::{
     boot,
     engine::Engine,
     error::{Doing as _, EngineError, Result, impossible},
+    hook,
     record::{self, Place, Record},
     socket::Family,
     workload::{Process, Workload},
@@ -122,7 +123,7 @@ impl Engine {
     /// Forgets what was in force.
     pub(crate) fn disarm(&self, uid: Uid) -> Result<()> {
         let place = self.place(uid);
-        for note in [path(&place), boot::note(&place)] {
+        for note in [path(&place), boot::note(&place), hook::path(&place)] {
             match std::fs::remove_file(note) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).doing("forget the sandbox's last delivery");

@@ -402,7 +402,7 @@ fn refused(failure: BootFailure, error: &agent_client::Error) -> RuntimeError {
 }
 
 /// Keeps the last of what a command says.
-fn said(words: &mut Vec<u8>, event: &Event) {
+pub(crate) fn said(words: &mut Vec<u8>, event: &Event) {
     if let Event::Stdout(bytes) | Event::Stderr(bytes) | Event::Pty(bytes) = event {
         words.extend_from_slice(bytes);
         let surplus = words.len().saturating_sub(4 * LAST_WORDS);
@@ -412,7 +412,7 @@ fn said(words: &mut Vec<u8>, event: &Event) {
 
 /// What is told of a command's end. Its words are untrusted: one line of them, without anything
 /// that a terminal would obey.
-fn describe(end: &EndEvent, words: &[u8]) -> String {
+pub(crate) fn describe(end: &EndEvent, words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
     let line: String = line

@@ -73,6 +73,7 @@ impl Engine {
                             process: None,
                             frozen: false,
                             booted: false,
+                            hooked: None,
                         });
                     }
                     Err(error)
@@ -183,6 +184,7 @@ impl Engine {
         let booted = record.boot.is_none();
         Ok(Workload {
             booted,
+            hooked: None,
             record,
             ledger,
             process: Some(process),

@@ -23,6 +23,7 @@ use crate::{
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
+    hook::Hooks,
     look::Looks,
     network::open_network,
     options::{Limits, Options},
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) home: Home,
     pub(crate) network: Option<Network>,
     pub(crate) boots: Boots,
+    pub(crate) hooks: Hooks,
     pub(crate) looks: Looks,
     /// Owns what goes on between calls.
     pub(crate) tasks: Tasks,
@@ -113,6 +115,7 @@ impl Engine {
                 .filter(|b| *b == DumpableBehavior::Dumpable),
             home: Home::here()?,
             boots: Boots::default(),
+            hooks: Hooks::default(),
             looks: Looks::default(),
             tasks: Tasks::default(),
             slots: Mutex::default(),
@@ -158,13 +161,35 @@ impl Engine {
             self.admit(fence, &slot)
                 .and_then(|there| call(&slot, there))
         };
+        self.let_go(fence.uid, &slot);
+        result
+    }
+
+    /// The same, or nothing if another call is at work on that uid.
+    pub(crate) fn perform_at_once<T>(
+        &self,
+        fence: Fence,
+        call: impl FnOnce(&Slot, Option<Workload>) -> Result<T>,
+    ) -> Option<Result<T>> {
+        let slot = self.slot(fence.uid)?;
+        let result = {
+            let _alone = slot.work.try_lock()?;
+            self.admit(fence, &slot)
+                .and_then(|there| call(&slot, there))
+        };
+        self.let_go(fence.uid, &slot);
+        Some(result)
+    }
+
+    /// Forgets the place of a uid that nobody works on and that has nothing.
+    fn let_go(&self, uid: Uid, slot: &Arc<Slot>) {
         let mut slots = self.slots.lock();
         // Slots are only handed out under the lock that is held now: the table's and this one.
-        if Arc::strong_count(&slot) == 2 && slot.seen.lock().is_none() {
-            slots.remove(&fence.uid);
-            self.boots.forget(fence.uid);
+        if Arc::strong_count(slot) == 2 && slot.seen.lock().is_none() {
+            slots.remove(&uid);
+            self.boots.forget(uid);
+            self.hooks.forget(uid);
         }
-        result
     }
 
     /// Refuses a call that a newer one has overtaken; else notes its fence before anything else

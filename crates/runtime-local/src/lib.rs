@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`options`], [`probe`], [`error`] | what can be asked for, what the host can do, what can go wrong |
 //! | `runtime` | the port: which call runs which verb, one at a time for each sandbox |
-//! | `create`, `arm`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
+//! | `create`, `boot`, `arm`, `hook`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
@@ -50,6 +50,7 @@ mod disk;
 mod engine;
 mod fingerprint;
 mod freeze;
+mod hook;
 mod image;
 mod inspect;
 mod kernel;

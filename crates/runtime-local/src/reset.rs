@@ -1,7 +1,7 @@
 //! Starting over: reset, and the swap of an image.
 
-use ::runtime::{Facts, Fence, RuntimeError};
-use model::{Epoch, StringMap};
+use ::runtime::{Facts, Fence, Outfit, RuntimeError};
+use model::{Epoch, StringMap, Uid};
 
 use crate::{
     engine::Engine,
@@ -13,12 +13,19 @@ use crate::{
 
 impl Engine {
     /// Brings a sandbox back to how it was before its first delivery: other processes, another
-    /// writable layer, other namespaces and cgroups; only its user ids stay.
-    pub(crate) fn reset(&self, fence: Fence) -> Result<()> {
+    /// writable layer, other namespaces and cgroups; only its user ids stay. Its image is the one
+    /// that it idles on, if that is said: the proof is by how a fresh one on that image looks.
+    pub(crate) fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<()> {
         self.perform(fence, |slot, there| {
             let mut workload = there.ok_or(RuntimeError::Absent(fence.uid))?;
             workload.alive(fence.uid)?;
-            let image = self.find_image_of(&workload.record)?;
+            let image = match to {
+                Some(to) if to.images != workload.record.images => self.find_image(&to.images)?,
+                Some(_) | None => self.find_image_of(&workload.record)?,
+            };
+            if let Some(to) = to {
+                workload.dress(to);
+            }
             workload.record.layer = None;
             workload.record.network = None;
             self.restart(fence, slot, workload, &image, For::Nobody)
@@ -27,14 +34,23 @@ impl Engine {
     }
 
     /// Starts over with another image, armed for the same delivery.
-    pub(crate) fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts> {
+    pub(crate) fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts> {
         self.perform(fence, |slot, there| {
             let mut workload = there.ok_or(RuntimeError::Absent(fence.uid))?;
             workload.alive(fence.uid)?;
-            let image = self.find_image(images)?;
-            workload.record.images = images.clone();
+            let image = self.find_image(&to.images)?;
+            workload.dress(to);
             workload.record.layer = None;
             self.restart(fence, slot, workload, &image, For::TheSame)
+        })
+    }
+
+    /// Whether a sandbox has these images.
+    pub(crate) fn wears(&self, uid: Uid, images: &StringMap) -> bool {
+        let slot = self.slot(uid);
+        slot.is_some_and(|slot| {
+            let seen = slot.seen.lock();
+            seen.as_ref().is_some_and(|it| it.record.images == *images)
         })
     }
 
@@ -101,6 +117,13 @@ impl Engine {
             }
         }
         renewed
+    }
+}
+
+impl Workload {
+    fn dress(&mut self, outfit: &Outfit) {
+        self.record.images = outfit.images.clone();
+        self.record.boot = outfit.boot.clone();
     }
 }
 

@@ -1,21 +1,25 @@
 //! The port: each call runs its verb on a thread that may block, and goes on there even if its
-//! caller has left.
+//! caller has left. Looking and thawing never block, and are on the way of a request that wakes its
+//! sandbox: they are done at once, on the caller's thread.
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 use ::runtime::{
-    Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Publication, Runtime,
-    RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Outfit, Publication,
+    Runtime, RuntimeError, WorkloadSpec,
 };
 use async_trait::async_trait;
 use images::{ImageConfig, InUse, Origin, Store, Sweep, Swept};
-use model::{Digest, StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
+use model::{
+    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+};
 
 use crate::{
     base::BASE,
     boot,
     engine::Engine,
     error::{EngineError, Result},
+    hook,
     look::Look,
     options::Options,
     output::OutputLine,
@@ -129,7 +133,7 @@ impl LocalRuntime {
 #[async_trait]
 impl Runtime for LocalRuntime {
     async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
-        self.run(move |engine| Ok(engine.inspect(uid))).await
+        Ok(self.0.inspect(uid))
     }
 
     async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {
@@ -179,15 +183,44 @@ impl Runtime for LocalRuntime {
     }
 
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
-        self.run(move |engine| engine.thaw(fence)).await
+        match self.0.thaw_at_once(fence) {
+            Some(thawed) => Ok(thawed?),
+            None => self.run(move |engine| engine.thaw(fence)).await,
+        }
     }
 
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
-        let images = images.clone();
-        let policy = ImagePullPolicy::IfNotPresent;
-        let pinned = self.0.ensure_image(&images, policy, None).await?;
+    async fn run_hooks(&self, fence: Fence, hooks: &[Hook]) -> Result<Booting, RuntimeError> {
+        let (engine, hooks) = (Arc::clone(&self.0), hooks.to_vec());
+        let begun = self
+            .run(move |_| hook::begin(&engine, fence, hooks))
+            .await?;
+        let Some(under_way) = begun else {
+            return Ok(Booting::Done);
+        };
+        let Some(hooked) = under_way.clone().wait().await? else {
+            return Ok(Booting::UnderWay);
+        };
+        self.run(move |engine| engine.note_hooked(fence.uid, &under_way, hooked))
+            .await
+    }
+
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+        if image == BASE || self.0.options.images.contains_key(image) {
+            return Ok(image.into());
+        }
+        let pinned = self.0.images.pin(image, pull).await;
+        Ok(pinned.map_err(EngineError::from)?)
+    }
+
+    fn missing(&self, images: &StringMap) -> Option<Box<str>> {
+        self.0.missing_image(images)
+    }
+
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
+        let to = to.clone();
+        let pinned = self.0.ensure_image(&to.images, to.pull, None).await?;
         self.run(move |engine| {
-            let swapped = engine.swap_images(fence, &images);
+            let swapped = engine.swap_images(fence, &to);
             drop(pinned);
             swapped
         })
@@ -212,8 +245,22 @@ impl Runtime for LocalRuntime {
         Ok(self.0.publish(layer, to).await?)
     }
 
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
-        self.run(move |engine| engine.reset(fence)).await
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
+        let to = to.cloned();
+        // What it has already need not be found by its name.
+        let other = to
+            .as_ref()
+            .filter(|to| !self.0.wears(fence.uid, &to.images));
+        let pinned = match other {
+            Some(to) => self.0.ensure_image(&to.images, to.pull, None).await?,
+            None => None,
+        };
+        self.run(move |engine| {
+            let done = engine.reset(fence, to.as_ref());
+            drop(pinned);
+            done
+        })
+        .await
     }
 
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {

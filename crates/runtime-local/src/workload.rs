@@ -1,15 +1,17 @@
 //! A sandbox in memory: what its calls share, and what an inspection reads.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
-use ::runtime::{Facts, Observed, RuntimeError, WorkloadState};
+use ::runtime::{Facts, Hooked, Observed, RuntimeError, WorkloadState};
+use images::Origin;
 use model::{
-    Uid,
+    Digest, Uid,
     sandbox::{Address, Via},
 };
 use parking_lot::Mutex;
@@ -42,6 +44,8 @@ pub(crate) struct Workload {
     pub(crate) frozen: bool,
     /// Whether its commands have brought it up since its processes were last started.
     pub(crate) booted: bool,
+    /// The hooks that were last run since then.
+    pub(crate) hooked: Option<Hooked>,
 }
 
 /// A process of this boot.
@@ -73,6 +77,8 @@ impl Workload {
             booted: self.booted,
             container_id: self.record.container_id.clone(),
             images: self.record.images.clone(),
+            digests: self.digests(),
+            hooked: self.hooked.clone(),
             layer: self.record.layer.clone(),
             network: self.record.network.clone(),
             address: Address {
@@ -81,6 +87,17 @@ impl Workload {
             },
             oom_kills: self.record.oom_kills,
         }
+    }
+
+    /// What its root lies on, where that is an image.
+    fn digests(&self) -> BTreeMap<Box<str>, Digest> {
+        let Some(Origin::Image { digest }) = &self.record.origin else {
+            return BTreeMap::new();
+        };
+        let containers = self.record.images.iter();
+        containers
+            .map(|(container, _)| (container.into(), digest.clone()))
+            .collect()
     }
 
     pub(crate) fn state(&self) -> WorkloadState {

@@ -12,7 +12,7 @@ use model::{Epoch, workload::Secret};
 use runtime::{Arming, Runtime as _, RuntimeError};
 use support::{
     agent::{client, host, sh},
-    fence_of, images, spec,
+    fence_of, spec,
 };
 use wire::connect::Code;
 
@@ -94,13 +94,13 @@ async fn a_sandbox_that_starts_over_is_armed_for_the_same_delivery_or_for_none()
     // A server that has just started knows no fresh sandbox of this kind to compare with.
     let other = support::fence(2, 1);
     host.runtime().create(other, &spec()).await.unwrap();
-    let facts = host.runtime().swap_images(at, &images()).await.unwrap();
+    let facts = host.runtime().swap_images(at, &spec().outfit()).await.unwrap();
     assert_eq!(facts.epoch, Epoch(1));
     let inside = client(host.runtime(), at.uid);
     let said = sh(&with_token(&inside, "first"), "echo $GREETING").await;
     assert_eq!(said.unwrap(), "hello\n");
     let later = fence_of(at.uid, 2, 1);
-    host.runtime().reset(later).await.unwrap();
+    host.runtime().reset(later, None).await.unwrap();
     let inside = client(host.runtime(), at.uid);
     while inside.health().await.is_err() {
         tokio::task::yield_now().await;

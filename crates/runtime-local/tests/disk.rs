@@ -70,7 +70,7 @@ async fn a_full_disk_is_full_for_its_sandbox_only() {
     );
     // Starting over empties it, and the limit stays.
     fill(&host, at.uid, "/home/user/more", 100);
-    host.runtime().reset(at).await.unwrap();
+    host.runtime().reset(at, None).await.unwrap();
     let (written, _) = fill(&host, at.uid, "/home/user/big", 100);
     assert!((24..=32).contains(&written), "{written}");
     for at in [at, beside, free] {

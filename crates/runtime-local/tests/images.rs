@@ -238,7 +238,7 @@ async fn a_captured_layer_goes_on_over_the_image_it_was_captured_on() {
         .unwrap();
     assert!(swept.is_empty(), "{swept:?}");
     // Starting over stays with the image, too.
-    host.runtime().reset(again).await.unwrap();
+    host.runtime().reset(again, None).await.unwrap();
     assert_eq!(sh(&host, at.uid, "cat /etc/name"), "first");
     host.runtime().delete(again).await.unwrap();
     let swept = host

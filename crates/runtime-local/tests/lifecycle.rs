@@ -182,7 +182,7 @@ async fn a_reset_leaves_nothing_of_the_last_delivery() {
     );
     host.run(at.uid, 0, &["background", "/bin/sleep", "1000"]);
     host.runtime().freeze(at).await.unwrap();
-    host.runtime().reset(at).await.unwrap();
+    host.runtime().reset(at, None).await.unwrap();
     let after = facts(&host, at.uid).await;
     assert_eq!(after.state, WorkloadState::Running);
     assert_ne!(after.container_id, before.container_id);
@@ -205,7 +205,7 @@ async fn an_image_swap_keeps_the_delivery() {
         ..Arming::default()
     };
     host.runtime().arm(at, &arming).await.unwrap();
-    let facts = host.runtime().swap_images(at, &images()).await.unwrap();
+    let facts = host.runtime().swap_images(at, &spec().outfit()).await.unwrap();
     assert_eq!(facts.epoch, Epoch(2));
     assert!(
         host.sh(at.uid, "cat /run/dormouse/arming.json")
@@ -317,7 +317,7 @@ async fn every_start_has_a_boot_id_of_its_own_and_a_thaw_is_no_start() {
     host.runtime().freeze(at).await.unwrap();
     host.runtime().thaw(at).await.unwrap();
     assert_eq!(first, boot_id(at.uid));
-    host.runtime().reset(at).await.unwrap();
+    host.runtime().reset(at, None).await.unwrap();
     assert_ne!(first, boot_id(at.uid));
     for at in [at, other] {
         host.runtime().delete(at).await.unwrap();

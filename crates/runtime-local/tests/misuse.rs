@@ -108,7 +108,7 @@ async fn a_process_that_takes_too_much_memory_is_killed_and_counted() {
     assert_eq!(seen.state, WorkloadState::Running);
     assert_eq!(seen.oom_kills, 1);
     assert_eq!(pair.facts(pair.beside.uid).await.oom_kills, 0);
-    pair.host.runtime().reset(pair.at).await.unwrap();
+    pair.host.runtime().reset(pair.at, None).await.unwrap();
     assert_eq!(pair.facts(pair.at.uid).await.oom_kills, 0, "another start");
     pair.goes_on().await;
 }

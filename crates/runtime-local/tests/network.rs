@@ -144,7 +144,7 @@ fn a_sandbox_is_connected_and_its_policy_changes_while_it_runs_and_outlives_the_
         assert!(!reaches(&host, at.uid, "203.0.113.20"));
 
         // Another namespace; what its last owner said of the network is gone.
-        host.runtime().reset(fence(1, 2)).await.unwrap();
+        host.runtime().reset(fence(1, 2), None).await.unwrap();
         assert!(reaches(&host, at.uid, "203.0.113.10"));
         assert!(reaches(&host, at.uid, "203.0.113.20"));
         let closed = host.runtime().set_network(fence(1, 3), Some(&policy));

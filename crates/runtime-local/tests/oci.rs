@@ -10,9 +10,9 @@ mod support;
 
 use std::time::Duration;
 
-use model::{Epoch, StringMap, Uid, sandbox::NetworkPolicy, template::RuntimeClass};
+use model::{Epoch, Uid, hook::Hook, sandbox::NetworkPolicy, template::RuntimeClass};
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Runtime, RuntimeError, WorkloadSpec,
     WorkloadState,
 };
 use runtime_local::{LocalRuntime, Step};
@@ -52,14 +52,17 @@ impl Runtime for ByRunc {
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         self.0.arm(fence, arming).await
     }
+    async fn run_hooks(&self, fence: Fence, hooks: &[Hook]) -> Result<Booting, RuntimeError> {
+        self.0.run_hooks(fence, hooks).await
+    }
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.freeze(fence).await
     }
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.thaw(fence).await
     }
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
-        self.0.swap_images(fence, images).await
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
+        self.0.swap_images(fence, to).await
     }
     async fn set_network(
         &self,
@@ -71,8 +74,8 @@ impl Runtime for ByRunc {
     async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
         self.0.capture(fence).await
     }
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
-        self.0.reset(fence).await
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
+        self.0.reset(fence, to).await
     }
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.delete(fence).await

@@ -3,7 +3,7 @@
 //! A backend's tests call [`run`] with a fresh runtime; a failure panics with the sentence that
 //! does not hold.
 
-use model::{Epoch, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
+use model::{Epoch, Generation, OperationId, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy};
 
 use crate::{
     Arming, Boot, Booting, Facts, Fence, Observed, Publication, Published, Runtime, RuntimeError,
@@ -29,6 +29,7 @@ pub async fn run(runtime: &dyn Runtime, images: StringMap) {
     deleting_twice_is_deleting_once(runtime, &spec).await;
     a_reset_workload_is_armed_for_nobody(runtime, &spec).await;
     swapping_images_restarts_the_containers(runtime, &spec).await;
+    a_reset_can_change_the_images_too(runtime, &spec).await;
     a_network_policy_shows_in_the_facts(runtime, &spec).await;
 }
 
@@ -68,6 +69,16 @@ async fn boot(runtime: &dyn Runtime, at: Fence) {
     panic!("it never comes up");
 }
 
+async fn run_hooks(runtime: &dyn Runtime, at: Fence, hooks: &[Hook]) {
+    for _ in 0..300 {
+        match runtime.run_hooks(at, hooks).await.expect("run hooks") {
+            Booting::Done => return,
+            Booting::UnderWay => {}
+        }
+    }
+    panic!("they never end");
+}
+
 async fn what_has_no_commands_is_up_at_once(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     let at = fence(21, 1, 1);
     assert!(matches!(
@@ -97,6 +108,12 @@ async fn commands_bring_it_up_once_for_each_start_of_its_processes(
         ..Arming::default()
     };
     runtime.arm(at, &arming).await.expect("arm what is up");
+    let hooks = [Hook::exec("quiet", &["/bin/true"])];
+    for _ in 0..2 {
+        run_hooks(runtime, at, &hooks).await;
+        let hooked = facts(runtime, at.uid).await.hooked.expect("they were run");
+        assert_eq!((hooked.epoch, hooked.failed), (Epoch(1), Vec::new()));
+    }
     runtime.freeze(at).await.expect("freeze");
     let asleep = runtime.boot(at).await;
     assert!(
@@ -108,10 +125,10 @@ async fn commands_bring_it_up_once_for_each_start_of_its_processes(
         facts(runtime, at.uid).await.booted,
         "thawing starts nothing again"
     );
-    runtime.reset(at).await.expect("reset");
+    runtime.reset(at, None).await.expect("reset");
     assert!(!facts(runtime, at.uid).await.booted, "a reset starts anew");
     boot(runtime, at).await;
-    let swapped = runtime.swap_images(at, &spec.images).await.expect("swap");
+    let swapped = runtime.swap_images(at, &spec.outfit()).await.expect("swap");
     assert!(!swapped.booted, "another image starts anew");
     boot(runtime, at).await;
     runtime.delete(at).await.expect("delete");
@@ -396,7 +413,7 @@ async fn a_reset_workload_is_armed_for_nobody(runtime: &dyn Runtime, spec: &Work
         ..Arming::default()
     };
     runtime.arm(at, &arming).await.expect("arm");
-    runtime.reset(at).await.expect("reset");
+    runtime.reset(at, None).await.expect("reset");
     assert_eq!(facts(runtime, at.uid).await.epoch, Epoch(0));
     runtime.delete(at).await.expect("delete");
 }
@@ -404,9 +421,22 @@ async fn a_reset_workload_is_armed_for_nobody(runtime: &dyn Runtime, spec: &Work
 async fn swapping_images_restarts_the_containers(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     let at = fence(10, 1, 1);
     let before = runtime.create(at, spec).await.expect("create");
-    let after = runtime.swap_images(at, &spec.images).await.expect("swap");
+    let after = runtime.swap_images(at, &spec.outfit()).await.expect("swap");
     assert_ne!(before.container_id, after.container_id);
     assert_eq!(after.images, spec.images);
+    assert_eq!(after.digests, before.digests, "a name leads to one image");
+    let (container, image) = spec.images.iter().next().expect("an image");
+    assert!(after.runs(container, image));
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_reset_can_change_the_images_too(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(24, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    let again = runtime.reset(at, Some(&spec.outfit())).await;
+    again.expect("back to what it idles on");
+    let idle = facts(runtime, at.uid).await;
+    assert_eq!((idle.images, idle.epoch), (spec.images.clone(), Epoch(0)));
     runtime.delete(at).await.expect("delete");
 }
 

@@ -1,9 +1,12 @@
 //! What can go wrong with a runtime.
 
-use model::{Uid, workload::BootFailure};
+use model::{Uid, trouble::Trouble, workload::BootFailure};
 use thiserror::Error;
 
 use crate::Fence;
+
+/// The field of a workload that names its images.
+pub const IMAGES: &str = "images";
 
 /// A runtime's refusal or failure.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -40,23 +43,50 @@ pub enum RuntimeError {
         /// What was seen.
         detail: Box<str>,
     },
+    /// A hook that had to succeed has failed as often as it was to be tried.
+    #[error("hook {hook:?} failed: {detail}")]
+    HookFailed {
+        /// Its name.
+        hook: Box<str>,
+        /// How its last try ended.
+        detail: Box<str>,
+    },
     /// Something of the last delivery is left, so it must not be delivered again.
     #[error("not clean: {0}")]
     NotClean(Box<str>),
+    /// An image cannot be had now.
+    #[error("{0}")]
+    Pull(Box<str>),
     /// It did not work now, and may have happened half-way.
     #[error("the runtime failed: {0}")]
     Failed(Box<str>),
 }
 
 impl RuntimeError {
+    /// What is wrong with a sandbox to which this happened.
+    #[must_use]
+    pub fn trouble(&self) -> Trouble {
+        match self {
+            Self::Pull(_) => Trouble::PullBackOff,
+            Self::Impossible { field, .. } if *field == IMAGES => Trouble::ImageUnusable,
+            Self::Impossible { .. } => Trouble::Misconfigured,
+            Self::NotReady { failure, .. } => (*failure).into(),
+            Self::HookFailed { .. } => Trouble::HookFailed,
+            Self::NotClean(_) => Trouble::NotClean,
+            Self::Absent(_) => Trouble::Lost,
+            Self::Stale(_) | Self::WrongState { .. } | Self::Failed(_) => Trouble::RuntimeFailed,
+        }
+    }
+
     /// Whether trying again may help.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Failed(_) | Self::WrongState { .. } | Self::Absent(_) => true,
+            Self::Failed(_) | Self::Pull(_) | Self::WrongState { .. } | Self::Absent(_) => true,
             Self::Stale(_)
             | Self::Impossible { .. }
             | Self::NotReady { .. }
+            | Self::HookFailed { .. }
             | Self::NotClean(_) => false,
         }
     }

@@ -12,13 +12,14 @@ use kit::Tasks;
 use model::{
     Digest, Epoch, Generation, OperationId, StringMap, Uid,
     sandbox::{Address, NetworkPolicy, Via},
+    template::ImagePullPolicy,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    Arming, BootFailure, Booting, Captured, Facts, Fence, Observed, Publication, Runtime,
-    RuntimeError, WorkloadSpec, WorkloadState,
+    Arming, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Observed, Outfit,
+    Publication, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
 };
 
 /// How long a call of [`Runtime::boot`] waits for what is slow.
@@ -37,6 +38,8 @@ pub enum Call {
     Boot,
     /// [`Runtime::arm`]
     Arm,
+    /// [`Runtime::run_hooks`]
+    Hooks,
     /// [`Runtime::freeze`]
     Freeze,
     /// [`Runtime::thaw`]
@@ -71,7 +74,8 @@ pub enum CallFault {
     EffectLater(Duration),
     /// Leave it half-done: what is there can only be removed.
     HalfWay,
-    /// Its commands never bring it up. Of any other call: fail it without effect.
+    /// Its commands never bring it up, its hooks never succeed. Of any other call: fail it without
+    /// effect.
     NeverReady,
 }
 
@@ -119,6 +123,8 @@ struct FakeWorkload {
     up_at: Option<Instant>,
     /// How often they were run to their end.
     started: u64,
+    /// How often hooks were run.
+    hooks: u64,
     /// Armings since it was made: distinguishes captures.
     writes: u64,
     thaws: u64,
@@ -146,6 +152,8 @@ pub struct Inside {
     pub thaws: u64,
     /// How often its commands have brought it up.
     pub boots: u64,
+    /// How often hooks were run in it.
+    pub hooks: u64,
 }
 
 impl FakeRuntime {
@@ -207,6 +215,7 @@ impl FakeRuntime {
             traces: w.traces.clone(),
             thaws: w.thaws,
             boots: w.started,
+            hooks: w.hooks,
         };
         world
             .workloads
@@ -388,6 +397,7 @@ impl World {
             | Call::List
             | Call::Boot
             | Call::Arm
+            | Call::Hooks
             | Call::Freeze
             | Call::Thaw
             | Call::Swap
@@ -397,6 +407,28 @@ impl World {
             | Call::Reset => {}
         }
     }
+}
+
+/// No registry has this image.
+pub const NO_IMAGE: &str = "nowhere.example/missing:1";
+
+fn is_there(images: &StringMap) -> Result<(), RuntimeError> {
+    match images.iter().find(|(_, image)| *image == NO_IMAGE) {
+        None => Ok(()),
+        Some((_, image)) => Err(RuntimeError::Impossible {
+            field: "images",
+            reason: format!("{image} does not exist").into(),
+        }),
+    }
+}
+
+/// Of those images that say one.
+fn digests(images: &StringMap) -> BTreeMap<Box<str>, Digest> {
+    let pinned = images.iter().filter_map(|(container, image)| {
+        let (_, digest) = image.split_once('@')?;
+        Some((container.into(), Digest::new(digest).ok()?))
+    });
+    pinned.collect()
 }
 
 impl FakeWorkload {
@@ -411,7 +443,16 @@ impl FakeWorkload {
     /// Its processes were started anew.
     fn go_down(&mut self) {
         self.facts.booted = !self.boots;
+        self.facts.hooked = None;
         self.up_at = None;
+    }
+
+    /// Other images, in another container.
+    fn wear(&mut self, outfit: Outfit, container: u64) {
+        self.facts.digests = digests(&outfit.images);
+        self.facts.images = outfit.images;
+        self.facts.container_id = format!("c{container}").into();
+        self.boots = outfit.boot.is_some();
     }
 
     fn observed(&self) -> Observed {
@@ -430,6 +471,8 @@ impl FakeWorkload {
                 booted: spec.boot.is_none(),
                 container_id: format!("c{container}").into(),
                 images: spec.images.clone(),
+                digests: digests(&spec.images),
+                hooked: None,
                 layer: spec.from.clone(),
                 network: spec.network.clone(),
                 address: Address {
@@ -444,6 +487,7 @@ impl FakeWorkload {
             boots: spec.boot.is_some(),
             up_at: None,
             started: 0,
+            hooks: 0,
             writes: 0,
             thaws: 0,
         }
@@ -477,6 +521,7 @@ impl Runtime for FakeRuntime {
             if world.workloads.contains_key(&fence.uid) {
                 return world.find(fence.uid).map(|workload| workload.facts.clone());
             }
+            is_there(&spec.images)?;
             if let (Some(layer), Some(from)) = (&spec.from, &spec.published)
                 && let Some((digest, traces)) = registry.0.lock().get(&from.image)
                 && digest == layer
@@ -547,6 +592,42 @@ impl Runtime for FakeRuntime {
         .await
     }
 
+    async fn run_hooks(
+        &self,
+        fence: Fence,
+        hooks: &[model::hook::Hook],
+    ) -> Result<Booting, RuntimeError> {
+        let fault = self.fault(Call::Hooks, Some(fence.uid));
+        let fails = fault == CallFault::NeverReady;
+        if let Some(hook) = hooks.iter().find(|hook| hook.required && fails) {
+            return Err(RuntimeError::HookFailed {
+                hook: hook.name.clone(),
+                detail: "it never answers".into(),
+            });
+        }
+        let fault = if fails { CallFault::None } else { fault };
+        let failed = hooks.iter().filter(|_| fails).map(|hook| FailedHook {
+            name: hook.name.clone(),
+            why: "it never answers".into(),
+        });
+        let failed = failed.collect();
+        self.perform_under(fault, Call::Hooks, fence, move |world| {
+            let workload = world.find_awake(fence.uid)?;
+            let epoch = workload.facts.epoch;
+            if workload
+                .facts
+                .hooked
+                .as_ref()
+                .is_none_or(|it| it.epoch != epoch)
+            {
+                workload.hooks += 1;
+                workload.facts.hooked = Some(Hooked { epoch, failed });
+            }
+            Ok(Booting::Done)
+        })
+        .await
+    }
+
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.perform(Call::Freeze, fence, move |world| {
             world.find(fence.uid)?.facts.state = WorkloadState::Frozen;
@@ -567,14 +648,14 @@ impl Runtime for FakeRuntime {
         .await
     }
 
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
-        let images = images.clone();
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
+        let to = to.clone();
         self.perform(Call::Swap, fence, move |world| {
+            is_there(&to.images)?;
             world.containers += 1;
-            let container = format!("c{}", world.containers);
+            let container = world.containers;
             let workload = world.find(fence.uid)?;
-            workload.facts.images = images;
-            workload.facts.container_id = container.into();
+            workload.wear(to, container);
             workload.go_down();
             Ok(workload.facts.clone())
         })
@@ -636,9 +717,20 @@ impl Runtime for FakeRuntime {
         Ok(image)
     }
 
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+    async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+        is_there(&[("main", image)].into_iter().collect())?;
+        Ok(image.into())
+    }
+
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
+        let to = to.cloned();
         self.perform(Call::Reset, fence, move |world| {
+            world.containers += 1;
+            let container = world.containers;
             let workload = world.find(fence.uid)?;
+            if let Some(to) = to {
+                workload.wear(to, container);
+            }
             workload.facts.state = WorkloadState::Running;
             workload.facts.epoch = Epoch::default();
             workload.traces.clear();

@@ -20,12 +20,14 @@ pub mod fake;
 use std::{fmt::Debug, os::fd::OwnedFd};
 
 use async_trait::async_trait;
-use model::{Digest, StringMap, Uid, sandbox::NetworkPolicy};
+use model::{
+    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+};
 
-pub use error::RuntimeError;
+pub use error::{IMAGES, RuntimeError};
 pub use model::workload::{
-    Arming, Boot, BootFailure, Booting, Captured, Facts, Fence, Observed, Publication, Published,
-    Secret, WorkloadSpec, WorkloadState,
+    Arming, Boot, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Observed,
+    Outfit, Publication, Published, Secret, WorkloadSpec, WorkloadState,
 };
 
 /// Runs workloads.
@@ -50,14 +52,33 @@ pub trait Runtime: Send + Sync + Debug {
     /// Puts a delivery's settings in place inside: environment, tokens.
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError>;
 
+    /// Runs hooks for the delivery that a workload is armed for, one after the other. Answers after a
+    /// moment even if they are not over, and goes on; whoever asks again hears how far they are. Once
+    /// they are over, what is seen of the workload says so, and they are not run again for that
+    /// delivery. One that failed and had to succeed fails the call, under its name.
+    async fn run_hooks(&self, fence: Fence, hooks: &[Hook]) -> Result<Booting, RuntimeError>;
+
     /// Stops every process where it is.
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError>;
 
     /// Lets frozen processes go on.
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError>;
 
-    /// Replaces the images of containers in place.
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError>;
+    /// Replaces the images of containers in place, and starts their processes anew.
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError>;
+
+    /// The name of an image that can only be the one which `image` leads to now: by its digest. One
+    /// that this runtime knows by no digest keeps its name. Changes nothing.
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+        let _ = pull;
+        Ok(image.into())
+    }
+
+    /// An image that is not here and would have to be fetched, as far as this is known at once.
+    fn missing(&self, images: &StringMap) -> Option<Box<str>> {
+        let _ = images;
+        None
+    }
 
     /// Changes what a workload may reach, awake or frozen. What is still allowed goes on; what is
     /// no longer allowed is cut. Nothing means the default.
@@ -81,9 +102,9 @@ pub trait Runtime: Send + Sync + Debug {
         })
     }
 
-    /// Brings a workload back to how it was before its first delivery, and proves that nothing of
-    /// the last one is left.
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError>;
+    /// Brings a workload back to how it was before its first delivery, on the images it idles on, and
+    /// proves that nothing of the last one is left. None means the images it has.
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError>;
 
     /// Ends a workload and removes everything of it.
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError>;

@@ -25,7 +25,7 @@ use std::str::FromStr;
 
 use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
-use registry::{Hosts, Packing, Users};
+use registry::{Choice, Hosts, Packing, Users};
 use types::{
     AtLeastOne, Bytes, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile,
     OptionalListen, Period, RuntimeKind, Switch,
@@ -129,6 +129,9 @@ settings! {
     e2b_certificate: OptionalFile = "e2b.certificate", Fallback::Fixed("");
     /// Key of that certificate, in PEM
     e2b_key: OptionalFile = "e2b.key", Fallback::Fixed("");
+    /// Images that clients may choose with dormouse.dev/image, by how their names begin, as
+    /// ghcr.io/team/, several with commas; * for all, empty for none
+    e2b_images: Choice = "e2b.images", Fallback::Fixed("");
     /// Longest body of a request to a sandbox, in bytes; 0 for no bound
     gateway_max_body_bytes: Bytes = "gateway.max_body_bytes", Fallback::Fixed("17179869184");
     /// How long a client may send nothing of a body that it owes, in whole seconds

@@ -24,8 +24,8 @@ use e2b::{E2b, Sampler};
 use gateway::{Gateway, Listen as Entrance, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
-    Metadata, Name, Sandbox, SandboxTemplate, StringMap,
-    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
+    Metadata, Name, Sandbox, SandboxTemplate,
+    template::{ImagePullPolicy, TemplateSpec},
     workload::Secret,
 };
 use routes::Table;
@@ -39,6 +39,7 @@ use crate::{
     config::{Settings, forwards::Forward, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
     forwards, interpreter,
+    known_images::KnownImages,
     metrics::Sources,
     process_logs::ProcessLogs,
     sampling::{Host, Sampling},
@@ -109,7 +110,7 @@ impl DataPlane {
         let flights = Flights::within(
             Arc::new(quota),
             Arc::clone(on.store),
-            routing,
+            routing.clone(),
             Arc::clone(on.clock),
             tasks.child(),
             wake_options(on.settings),
@@ -122,6 +123,8 @@ impl DataPlane {
             wake: Arc::new(Waker::new(
                 flights.clone(),
                 on.control.caches().sandboxes.clone(),
+                routing,
+                Arc::clone(on.control.desk()),
             )),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
@@ -243,6 +246,7 @@ fn api_options(on: &Foundation<'_>) -> anyhow::Result<e2b::Options> {
     let mut options = e2b::Options::new(name(BASE)?);
     options.domain = on.settings.e2b_domain.0.clone();
     options.filesystem_pause = true;
+    options.images = on.settings.e2b_images.0.clone();
     Ok(options)
 }
 
@@ -294,6 +298,7 @@ async fn start_api(
     ports.audit = Some(on.audit.clone());
     ports.desk = Some(Arc::clone(on.control.desk()));
     ports.followers = Arc::new(Routed(watched.clone()));
+    ports.images = Arc::new(KnownImages(Arc::clone(&on.engine.runtime)));
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
     if let Some(runtime) = &on.engine.local {
         let sampler = Arc::new(Sampler::default());
@@ -322,17 +327,9 @@ async fn ensure_base_template(store: &dyn Store) -> anyhow::Result<()> {
     let spec = TemplateSpec {
         image: BASE.into(),
         image_pull_policy: ImagePullPolicy::Never,
-        runtime_class: RuntimeClass::Native,
         sudo: true,
-        start_command: Vec::new(),
-        ready_command: Vec::new(),
-        resources: None,
-        env: StringMap::new(),
         user: Some("user".into()),
-        workdir: None,
-        pause_policy: None,
-        teams: Vec::new(),
-        aliases: Vec::new(),
+        ..TemplateSpec::default()
     };
     let template = SandboxTemplate::new(Metadata::new(None, name(BASE)?), spec);
     match store.create_object(&template).await {

@@ -130,6 +130,7 @@ fn of_sandbox(used: &mut InUse, sandbox: &Sandbox) {
         .layers()
         .for_each(|layer| needs(used, layer, &user));
     images(used, &sandbox.spec.images, &user);
+    images(used, &sandbox.spec.idle_images, &user);
 }
 
 fn of_snapshot(used: &mut InUse, snapshot: &SandboxSnapshot) {
@@ -195,7 +196,9 @@ pub(crate) async fn users_of(store: &dyn Store, name: &str) -> Result<Vec<String
     let (sandboxes, _) = store
         .list_objects::<SandboxSpec>(&all(SandboxSpec::KIND))
         .await?;
-    let asks = sandboxes.iter().filter(|s| any(&s.spec.images));
+    let asks = sandboxes
+        .iter()
+        .filter(|s| any(&s.spec.images) || any(&s.spec.idle_images));
     users.extend(asks.map(said));
     let (templates, _) = store
         .list_objects::<TemplateSpec>(&all(TemplateSpec::KIND))

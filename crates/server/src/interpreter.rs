@@ -23,8 +23,8 @@ use anyhow::Context as _;
 use clap::Args;
 use images::{BASE, Debian, ImageError, Store};
 use model::{
-    Metadata, Name, SandboxTemplate, StringMap,
-    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
+    Metadata, Name, SandboxTemplate,
+    template::{ImagePullPolicy, TemplateSpec},
 };
 use runtime_local::LocalRuntime;
 use store::{StoreError, StoreExt as _};
@@ -240,18 +240,12 @@ pub(crate) async fn ensure_template(
     let spec = TemplateSpec {
         image: NAME.into(),
         image_pull_policy: ImagePullPolicy::Never,
-        runtime_class: RuntimeClass::Native,
         sudo: true,
         start_command: words(&[&python, &server]),
         // It listens once its first kernel answers.
         ready_command: words(&["/bin/bash", "-c", ": < /dev/tcp/127.0.0.1/49999"]),
-        resources: None,
-        env: StringMap::new(),
         user: Some("user".into()),
-        workdir: None,
-        pause_policy: None,
-        teams: Vec::new(),
-        aliases: Vec::new(),
+        ..TemplateSpec::default()
     };
     let template = SandboxTemplate::new(Metadata::new(None, Name::new(NAME)?), spec);
     match store.create_object(&template).await {

@@ -15,7 +15,7 @@
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
-//! | [`image`], [`interpreter`] | `dormouse image`, `dormouse template` |
+//! | [`image`], [`interpreter`], [`known_images`] | `dormouse image`, `dormouse template` |
 //! | [`gc`] | what nothing needs any more |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
@@ -32,6 +32,7 @@ mod forwards;
 mod gc;
 mod image;
 mod interpreter;
+mod known_images;
 mod listener;
 mod logging;
 mod metrics;

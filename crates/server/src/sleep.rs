@@ -9,11 +9,12 @@ use std::{
 
 use async_trait::async_trait;
 use auth::{Keys, Ledger, Reservation};
-use cache::{SandboxCache, Watched};
+use cache::{RoutingCache, SandboxCache, Watched};
+use claims::Desk;
 use control::{ActivitySource, Followers};
-use model::{Key, Sandbox, Version};
+use model::{Key, Sandbox, Spec as _, Version, sandbox::SandboxSpec};
 use plan::idle::Activity;
-use routes::{Route, WakeError};
+use routes::{Route, State, WakeError};
 use tokio::time::Instant;
 use wake::{Flights, Quota, Reserved, TeamLimit};
 
@@ -89,17 +90,60 @@ pub(crate) struct Waker {
     flights: Flights,
     /// What the API tells of sandboxes.
     told: SandboxCache,
+    /// Where sandboxes are.
+    routes: RoutingCache,
+    /// Knows of whom the API tells before that.
+    desk: Arc<Desk>,
 }
 
 impl Waker {
-    pub(crate) const fn new(flights: Flights, told: SandboxCache) -> Self {
-        Self { flights, told }
+    pub(crate) const fn new(
+        flights: Flights,
+        told: SandboxCache,
+        routes: RoutingCache,
+        desk: Arc<Desk>,
+    ) -> Self {
+        Self {
+            flights,
+            told,
+            routes,
+            desk,
+        }
+    }
+
+    /// One whose owner has heard of it is ready: its route follows in a moment. Nobody else can have
+    /// its id.
+    async fn arrive(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
+        let id = route.id.as_ref().ok_or(WakeError::NotFound)?;
+        let key = Key::namespaced(
+            SandboxSpec::KIND,
+            route.namespace.clone(),
+            route.name.clone(),
+        );
+        let arrived = |now: Option<&Route>| {
+            let same = now.filter(|now| now.is_delivery(route.uid, route.epoch));
+            same.is_none_or(|now| now.state != State::Creating)
+        };
+        // Asked first: it ceases to be so only once the API's own cache shows it.
+        let told = |s: &Sandbox| s.uid() == route.uid && s.status.armed_epoch == route.epoch;
+        let expected = self.desk.is_unsaid(id) || self.told.find(&key).is_some_and(|s| told(&s));
+        let now = match expected {
+            true => self.routes.wait_for(&key, arrived, deadline).await,
+            false => Ok(self.routes.find(&key)),
+        };
+        let now = now.map_err(|_| WakeError::Timeout)?;
+        let now = now.filter(|now| now.is_delivery(route.uid, route.epoch));
+        now.filter(|now| now.state == State::Running)
+            .ok_or(WakeError::NotFound)
     }
 }
 
 #[async_trait]
 impl gateway::Wake for Waker {
     async fn wake(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
+        if route.state == State::Creating {
+            return self.arrive(route, deadline).await;
+        }
         let woken = self.flights.wake(route, deadline).await?;
         // Whoever is answered from inside is not told that it sleeps. One that cannot say is no
         // reason not to answer.

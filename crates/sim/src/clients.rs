@@ -9,6 +9,7 @@ use model::{
     Metadata, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot,
     SandboxTemplate, Timestamp,
     claim::ClaimSpec,
+    hook::Hook,
     lifecycle::{Request, Standing, Verdict, admit},
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{
@@ -16,7 +17,7 @@ use model::{
         SnapshotType, Timeouts,
     },
     snapshot::SnapshotSpec,
-    template::{ImagePullPolicy, RuntimeClass, TemplateSpec},
+    template::{ImagePullPolicy, TemplateSpec},
 };
 use plan::claim::{Delivery, Ending, claimed, released};
 use store::{Query, Store, StoreError, StoreExt as _};
@@ -466,18 +467,12 @@ fn template(number: usize) -> SandboxTemplate {
     let spec = TemplateSpec {
         image: "base".into(),
         image_pull_policy: ImagePullPolicy::IfNotPresent,
-        // Every other revision has commands that must bring its sandboxes up.
+        // Every other revision has commands that must bring its sandboxes up, and every third hooks.
         start_command: vec!["/bin/serve".into(); number % 2],
         ready_command: vec!["/bin/true".into(); number % 2],
-        resources: None,
+        hooks: vec![Hook::exec("seed", &["/bin/seed"]); number % 3 / 2],
         env: [("REVISION", number.to_string())].into_iter().collect(),
-        user: None,
-        workdir: None,
-        pause_policy: None,
-        teams: Vec::new(),
-        runtime_class: RuntimeClass::default(),
-        sudo: false,
-        aliases: Vec::new(),
+        ..TemplateSpec::default()
     };
     SandboxTemplate::new(Metadata::new(None, name("base")), spec)
 }

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kit::Clock;
-use model::{Digest, Generation, OperationId, StringMap, Uid, sandbox::NetworkPolicy};
+use model::{Digest, Generation, OperationId, Uid, hook::Hook, sandbox::NetworkPolicy};
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Runtime, RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Runtime, RuntimeError, WorkloadSpec,
     fake::FakeRuntime,
 };
 
@@ -128,6 +128,10 @@ impl Runtime for PlantedRuntime {
         self.inner.arm(self.fence(fence), arming).await
     }
 
+    async fn run_hooks(&self, fence: Fence, hooks: &[Hook]) -> Result<Booting, RuntimeError> {
+        self.inner.run_hooks(self.fence(fence), hooks).await
+    }
+
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.inner.freeze(self.fence(fence)).await
     }
@@ -136,8 +140,8 @@ impl Runtime for PlantedRuntime {
         self.inner.thaw(self.fence(fence)).await
     }
 
-    async fn swap_images(&self, fence: Fence, images: &StringMap) -> Result<Facts, RuntimeError> {
-        self.inner.swap_images(self.fence(fence), images).await
+    async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
+        self.inner.swap_images(self.fence(fence), to).await
     }
 
     async fn set_network(
@@ -157,7 +161,7 @@ impl Runtime for PlantedRuntime {
         Ok(captured)
     }
 
-    async fn reset(&self, fence: Fence) -> Result<(), RuntimeError> {
+    async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
         if self.plant == Some(Plant::DirtyReset) {
             let nobody = Arming {
                 epoch: model::Epoch(0),
@@ -165,7 +169,7 @@ impl Runtime for PlantedRuntime {
             };
             return self.inner.arm(self.fence(fence), &nobody).await;
         }
-        self.inner.reset(self.fence(fence)).await
+        self.inner.reset(self.fence(fence), to).await
     }
 
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {

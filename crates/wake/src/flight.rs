@@ -10,7 +10,7 @@ use model::{
     sandbox::{DesiredState, OperationState, SandboxSpec},
 };
 use parking_lot::Mutex;
-use routes::{Route, WakeError};
+use routes::{Route, State, WakeError};
 use store::{Store, StoreError, StoreExt as _};
 use tokio::{
     sync::oneshot,
@@ -120,7 +120,8 @@ impl Flights {
 
     async fn wait(&self, route: &Route, deadline: Instant) -> Outcome {
         let inner = &*self.0;
-        if !inner.options.enabled || !route.wake_on_traffic {
+        let sleeps = route.wake_on_traffic && route.state != State::Creating;
+        if !inner.options.enabled || !sleeps {
             return Err(WakeError::NotFound);
         }
         let delivery = (route.uid, route.epoch);

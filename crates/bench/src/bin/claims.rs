@@ -53,7 +53,7 @@ fn fill(server: &Server, members: usize) -> Result<()> {
     ))?;
     let begun = Instant::now();
     loop {
-        let idle = server.get("pool", "warm")?["status"]["idle"].as_u64();
+        let idle = server.get("sandboxpool", "warm")?["status"]["idle"].as_u64();
         if idle == Some(members as u64) {
             println!(
                 "{members} members idle after {}",
@@ -190,7 +190,7 @@ fn recycle(programs: &Path) -> Result<()> {
             operation += 1;
             let begun = Instant::now();
             if round % 2 == 0 {
-                runtime.reset(at(operation)).await?;
+                runtime.reset(at(operation), None).await?;
                 reset.record(begun.elapsed());
             } else {
                 runtime.delete(at(operation)).await?;

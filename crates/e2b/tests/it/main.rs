@@ -7,6 +7,7 @@ mod bad_input;
 mod creates;
 mod foreign;
 mod forks;
+mod handover;
 mod lifecycle;
 mod lists;
 mod others;

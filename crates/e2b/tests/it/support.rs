@@ -147,6 +147,7 @@ impl World {
         let ports = Ports {
             metrics: sampler.clone(),
             admins: Arc::new(OneToken),
+            images: Arc::new(crate::handover::FakeImages(runtime.clone())),
             desk: Some(Arc::clone(control.desk())),
             audit: Some(Audit::open(audit.path(), auth::audit::Options::default()).unwrap()),
             ..Ports::new(

@@ -65,6 +65,19 @@ pub(crate) async fn pull(
     assemble(inner, &session, assembly, tell).await
 }
 
+/// The digest of the image that a name leads to now, as the registry says.
+pub(crate) async fn resolve(store: &Store, reference: &Reference, tasks: &Tasks) -> Result<Digest> {
+    let inner = store.inner();
+    let login = Login::Configured;
+    let session = Session::open(&inner.registry, reference, tasks.clone(), &login).await?;
+    let (digest, bytes) = session.fetch_document(reference.version()).await?;
+    let name = reference.to_string();
+    match parse(&name, &bytes)? {
+        Resolved::Image(_) => Ok(digest),
+        Resolved::Index(index) => Ok(index.choose(&name)?.digest.clone()),
+    }
+}
+
 async fn assemble(
     inner: &Arc<Inner>,
     session: &Session<'_>,

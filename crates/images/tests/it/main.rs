@@ -15,6 +15,7 @@ mod import;
 mod kept;
 mod layout;
 mod overlay;
+mod pin;
 mod pull;
 mod push;
 mod servers;

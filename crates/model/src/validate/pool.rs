@@ -1,6 +1,6 @@
 //! Rules for pools.
 
-use super::{Cause, Problems, Rules, sandbox, text};
+use super::{Cause, Problems, Rules, hook, sandbox, text};
 use crate::{
     autoscale::{Autoscale, ScheduleError},
     meta::Object,
@@ -13,14 +13,14 @@ const MAX_WAITING: u64 = 100_000;
 const MAX_WEIGHTS: usize = 1024;
 const MAX_WEIGHT: u64 = 1000;
 const MAX_IGNORED: usize = 64;
+const MAX_SCHEDULES: usize = 64;
+const HOUR: u64 = 3600;
+const WEEK: u64 = 7 * 24 * HOUR;
 
 impl Rules for PoolSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         if spec.min_idle > spec.max_idle {
-const MAX_SCHEDULES: usize = 64;
-const HOUR: u64 = 3600;
-const WEEK: u64 = 7 * 24 * HOUR;
             problems.add(
                 "spec.minIdle",
                 Cause::Invalid,
@@ -47,14 +47,15 @@ const WEEK: u64 = 7 * 24 * HOUR;
             1,
             100,
         );
+        if let Some(autoscale) = &spec.autoscale {
+            demand(autoscale, spec.max_idle, problems);
+        }
         text::images("spec.idleImages", &spec.idle_images, problems);
+        hook::hooks("spec.hooks", &spec.hooks, problems);
         if let Some(resources) = &spec.resources {
             sandbox::resources("spec.resources", resources, problems);
         }
         sandbox::timeouts("spec.defaultTimeouts", &spec.default_timeouts, problems);
-        if let Some(autoscale) = &spec.autoscale {
-            demand(autoscale, spec.max_idle, problems);
-        }
         if spec.default_timeouts.end_at.is_some() {
             problems.add(
                 "spec.defaultTimeouts.endAt",

@@ -1,6 +1,6 @@
 //! Rules for sandboxes, and for the parts other kinds share with them.
 
-use super::{Cause, Problems, Rules, text};
+use super::{Cause, Problems, Rules, hook, text};
 use crate::{
     Epoch,
     kinds::Minting,
@@ -52,6 +52,9 @@ impl Rules for SandboxSpec {
         new.owner = new.owner.take().or_else(|| old.owner.clone());
         new.sandbox_id = new.sandbox_id.take().or_else(|| old.sandbox_id.clone());
         new.claimed_at = new.claimed_at.or(old.claimed_at);
+        if new.idle_images.is_empty() {
+            new.idle_images = old.idle_images.clone();
+        }
         new.lease = new.lease.take().or_else(|| old.lease.clone());
         new.given_back = new.given_back.take().or_else(|| old.given_back.clone());
     }
@@ -59,6 +62,8 @@ impl Rules for SandboxSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         text::images("spec.images", &spec.images, problems);
+        text::images("spec.idleImages", &spec.idle_images, problems);
+        hook::hooks("spec.hooks", &spec.hooks, problems);
         text::env("spec.env", &spec.env, problems);
         text::pairs("spec.metadata", &spec.metadata, problems);
         if let Some(resources) = &spec.resources {

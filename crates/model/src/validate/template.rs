@@ -1,6 +1,6 @@
 //! Rules for templates.
 
-use super::{Cause, Problems, Rules, sandbox, snapshot, text};
+use super::{Cause, Problems, Rules, hook, sandbox, snapshot, text};
 use crate::{meta::Object, template::TemplateSpec};
 
 const MAX_TEAMS: usize = 1000;
@@ -14,34 +14,24 @@ impl Rules for TemplateSpec {
         text::env("spec.env", &spec.env, problems);
         command("spec.startCommand", &spec.start_command, problems);
         command("spec.readyCommand", &spec.ready_command, problems);
+        hook::hooks("spec.hooks", &spec.hooks, problems);
         if let Some(resources) = &spec.resources {
             sandbox::resources("spec.resources", resources, problems);
         }
         if let Some(policy) = &spec.pause_policy {
             sandbox::pause_policy("spec.pausePolicy", policy, problems);
         }
-        let word = |b: u8| b.is_ascii_alphanumeric() || b"_.:-".contains(&b);
-        if let Some(user) = &spec.user
-            && (user.is_empty() || user.len() > 64 || !user.bytes().all(word))
-        {
-            problems.add(
-                "spec.user",
-                Cause::Invalid,
-                format!("{user:?} does not name a user"),
-                "write it as user, uid or uid:gid",
-            );
-        }
-        if let Some(workdir) = &spec.workdir
-            && (!workdir.starts_with('/') || workdir.len() > 4096 || workdir.contains('\0'))
-        {
-            problems.add(
-                "spec.workdir",
-                Cause::Invalid,
-                "it is not an absolute path",
-                "start it with '/' and use at most 4096 bytes",
-            );
-        }
+        user("spec.user", spec.user.as_deref(), problems);
+        workdir("spec.workdir", spec.workdir.as_deref(), problems);
         snapshot::aliases("spec.aliases", &spec.aliases, problems);
+        if let Some(build) = &spec.build {
+            let tags: Vec<Box<str>> = build
+                .tags
+                .iter()
+                .map(|tag| format!("{}:{}", build.name, tag.tag).into())
+                .collect();
+            snapshot::aliases("spec.build.tags", &tags, problems);
+        }
         problems.at_most("spec.teams", spec.teams.len(), MAX_TEAMS);
         for (i, team) in spec.teams.iter().enumerate() {
             if spec.teams[..i].contains(team) {
@@ -56,8 +46,37 @@ impl Rules for TemplateSpec {
     }
 }
 
+/// Who runs a command.
+pub(super) fn user(field: &str, user: Option<&str>, problems: &mut Problems) {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b"_.:-".contains(&b);
+    if let Some(user) = user
+        && (user.is_empty() || user.len() > 64 || !user.bytes().all(word))
+    {
+        problems.add(
+            field,
+            Cause::Invalid,
+            format!("{user:?} does not name a user"),
+            "write it as user, uid or uid:gid",
+        );
+    }
+}
+
+/// Where a command runs.
+pub(super) fn workdir(field: &str, workdir: Option<&str>, problems: &mut Problems) {
+    if let Some(workdir) = workdir
+        && (!workdir.starts_with('/') || workdir.len() > 4096 || workdir.contains('\0'))
+    {
+        problems.add(
+            field,
+            Cause::Invalid,
+            "it is not an absolute path",
+            "start it with '/' and use at most 4096 bytes",
+        );
+    }
+}
+
 /// A program and its arguments; none means no command.
-fn command(field: &str, words: &[Box<str>], problems: &mut Problems) {
+pub(super) fn command(field: &str, words: &[Box<str>], problems: &mut Problems) {
     problems.at_most(field, words.len(), MAX_WORDS);
     if words.first().is_some_and(|program| program.is_empty()) {
         problems.add(

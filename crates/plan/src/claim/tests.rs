@@ -202,7 +202,7 @@ fn member() -> Sandbox {
         pool: Some(Name::new("pool").unwrap()),
         ..SandboxSpec::default()
     };
-    spec.images.insert("main", "idle:1");
+    spec.idle_images.insert("main", "idle:1");
     let mut member = Sandbox::new(metadata("m"), spec);
     member.status.phase = Phase::Idle;
     member
@@ -242,7 +242,6 @@ fn a_claim_is_one_write_with_everything() {
     assert!(spec.owner.is_some() && spec.sandbox_id.is_some());
     let annotations = &taken.metadata.annotations;
     assert_eq!(annotations.get(CLAIM_ANNOTATION), Some("claim"));
-    assert!(!annotations.contains_key(SWAPPED_ANNOTATION));
     assert_eq!(
         taken.status, member.status,
         "what is observed is not the claim's to write"
@@ -284,13 +283,21 @@ fn a_release_leaves_nothing_of_the_owner_in_the_record() {
 }
 
 #[test]
-fn a_member_with_another_image_is_marked_for_life() {
-    let same = delivery(pair("main", "idle:1"));
-    let taken = claimed(&member(), &same, T0).expect("it waits");
-    assert!(!taken.metadata.annotations.contains_key(SWAPPED_ANNOTATION));
+fn a_member_has_its_owners_images_and_then_those_it_idles_on() {
     let other = delivery(pair("main", "theirs:2"));
     let taken = claimed(&member(), &other, T0).expect("it waits");
-    assert_eq!(taken.spec.images.get("main"), Some("theirs:2"));
+    assert_eq!(taken.spec.wanted_images().get("main"), Some("theirs:2"));
     let back = released(&taken, Ending::by_owner(T0));
-    assert!(back.metadata.annotations.contains_key(SWAPPED_ANNOTATION));
+    assert_eq!(back.spec.wanted_images().get("main"), Some("idle:1"));
+    assert!(back.spec.images.is_empty());
+}
+
+#[test]
+fn a_member_made_before_members_said_what_they_idle_on_finds_back_too() {
+    let mut old = member();
+    old.spec.images = std::mem::take(&mut old.spec.idle_images);
+    let other = delivery(pair("main", "theirs:2"));
+    let taken = claimed(&old, &other, T0).expect("it waits");
+    let back = released(&taken, Ending::by_owner(T0));
+    assert_eq!(back.spec.wanted_images().get("main"), Some("idle:1"));
 }

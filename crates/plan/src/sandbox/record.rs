@@ -5,8 +5,8 @@ use model::{
     event::Severity,
     lifecycle::{OperationKind, Phase},
     meta::{Condition, ConditionStatus, set_condition},
-    sandbox::{BOOTED_CONDITION, Operation, OperationState, SandboxStatus},
-    workload::BootFailure,
+    sandbox::{BOOTED_CONDITION, HOOKS_CONDITION, Operation, OperationState, SandboxStatus},
+    workload::{BootFailure, Facts},
 };
 
 use super::View;
@@ -126,6 +126,35 @@ pub fn not_up(
         },
     );
     status
+}
+
+/// Notes which hooks have failed for a delivery that goes out all the same. What is said of the last
+/// delivery goes.
+pub(crate) fn hooked(status: &mut SandboxStatus, facts: &Facts, now: Timestamp) -> Option<Note> {
+    status.conditions.retain(|c| &*c.kind != HOOKS_CONDITION);
+    let failed = facts.hooked.as_ref().map(|hooked| hooked.failed.as_slice());
+    let failed = failed.unwrap_or_default();
+    if failed.is_empty() {
+        return None;
+    }
+    let told: Vec<_> = failed
+        .iter()
+        .map(|hook| format!("hook {:?} failed: {}", hook.name, hook.why))
+        .collect();
+    let message = told.join("; ");
+    let observed_generation = status.observed_generation;
+    set_condition(
+        &mut status.conditions,
+        Condition {
+            kind: HOOKS_CONDITION.into(),
+            status: ConditionStatus::False,
+            reason: "HookFailed".into(),
+            message: message.as_str().into(),
+            last_transition_time: now,
+            observed_generation,
+        },
+    );
+    Some(note(Severity::Warning, "HookFailed", &message))
 }
 
 pub(crate) fn finish(status: &mut SandboxStatus, kind: OperationKind) {

@@ -61,6 +61,7 @@ fn standing(phase: Phase) -> Sandbox {
 fn member(phase: Phase, owned: bool) -> Sandbox {
     let mut sandbox = standing(phase);
     sandbox.spec.pool = Some(model::Name::new("pool").unwrap());
+    sandbox.spec.idle_images = std::mem::take(&mut sandbox.spec.images);
     if !owned {
         sandbox.spec.owner = None;
         sandbox.spec.epoch = Epoch(0);
@@ -93,7 +94,7 @@ fn sights(sandbox: &Sandbox) -> [Observed; 5] {
         _ => sandbox.spec.epoch,
     };
     let seen = |state| {
-        let mut facts = facts(state, epoch, &sandbox.spec.images);
+        let mut facts = facts(state, epoch, sandbox.spec.wanted_images());
         facts.layer.clone_from(&sandbox.status.snapshot);
         Observed::Present(facts)
     };
@@ -113,6 +114,7 @@ fn next(sandbox: &Sandbox, observed: &Observed, due: Due, recycle: RecyclePolicy
         due,
         base: Base::Images,
         recycle,
+        hooks: false,
         now: T0,
     })
 }
@@ -272,7 +274,11 @@ fn a_resuming_one_is_made_from_its_layer_or_stays_asleep() {
         ASLEEP,
         ["→Paused", REMOVE, "→Paused", "→Paused", "→Paused"],
     );
-    let mut bare = facts(WorkloadState::Running, Epoch(0), &sandbox.spec.images);
+    let mut bare = facts(
+        WorkloadState::Running,
+        Epoch(0),
+        sandbox.spec.wanted_images(),
+    );
     let late = Observed::Present(bare.clone());
     let plan = next(&sandbox, &late, Due::default(), RecyclePolicy::Recycle);
     assert_eq!(
@@ -311,7 +317,11 @@ fn a_released_one_is_cleaned_or_goes_from_every_phase() {
     }
     let stopping = released(Phase::Stopping);
     rows(&stopping, [gone, REMOVE, "Reset", "Reset", "→Stopped"]);
-    let clean = facts(WorkloadState::Running, Epoch(0), &stopping.spec.images);
+    let clean = facts(
+        WorkloadState::Running,
+        Epoch(0),
+        stopping.spec.wanted_images(),
+    );
     let clean = Observed::Present(clean);
     let plan = next(&stopping, &clean, Due::default(), RecyclePolicy::Recycle);
     assert_eq!(words(&plan), "→Idle");
@@ -457,7 +467,11 @@ fn an_owner_is_told_apart_from_a_pool() {
 fn a_workload_of_another_delivery_is_not_the_one_that_was_published() {
     for phase in [Phase::Running, Phase::Pausing, Phase::Paused] {
         let sandbox = standing(phase);
-        let late = facts(WorkloadState::Running, Epoch(0), &sandbox.spec.images);
+        let late = facts(
+            WorkloadState::Running,
+            Epoch(0),
+            sandbox.spec.wanted_images(),
+        );
         let late = Observed::Present(late);
         assert!(!super::agrees(&sandbox, &late));
         let plan = next(&sandbox, &late, Due::default(), RecyclePolicy::Recycle);

@@ -45,6 +45,8 @@ fn seen(state: WorkloadState) -> Observed {
         booted: true,
         container_id: "c1".into(),
         images: StringMap::new(),
+        digests: std::collections::BTreeMap::new(),
+        hooked: None,
         network: None,
         layer: None,
         address: Address {
@@ -276,6 +278,7 @@ impl World {
                 due: crate::sandbox::Due::default(),
                 base: crate::sandbox::Base::Images,
                 recycle: model::pool::RecyclePolicy::Destroy,
+                hooks: false,
                 now: T0,
             });
             match plan.steps.pop() {

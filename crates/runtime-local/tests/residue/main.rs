@@ -95,7 +95,7 @@ impl Member {
     /// Takes it back.
     async fn release(&mut self) -> Result<(), RuntimeError> {
         self.at = fence_of(self.at.uid, 1, self.at.operation.0 + 1);
-        self.host.runtime().reset(self.at).await
+        self.host.runtime().reset(self.at, None).await
     }
 
     /// Takes it back, and looks for itself whether it is as it was.

@@ -71,6 +71,31 @@ impl fmt::Display for Hosts {
     }
 }
 
+/// Images that clients may choose, by how their names begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice(pub(crate) Vec<Box<str>>);
+
+impl FromStr for Choice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one = |part: &str| match part {
+            "*" => Ok(part.into()),
+            _ if model::validate::is_image_reference(part.trim_end_matches('/')) => Ok(part.into()),
+            _ => Err(format!(
+                "`{part}` is not an image, as ghcr.io/team/app, nor how some begin, as ghcr.io/team/, \
+                 nor * for all"
+            )),
+        };
+        parts(text).map(one).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
 /// How layers are compressed that are handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing(pub(crate) images::Compression);

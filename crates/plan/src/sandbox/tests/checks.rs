@@ -61,6 +61,12 @@ impl World {
                 Phase::Running => {
                     let epoch = facts.map(|f| f.epoch);
                     assert_eq!(epoch, Some(spec.epoch), "not armed");
+                    let runs = |(c, image): (&str, &str)| facts.is_some_and(|f| f.runs(c, image));
+                    assert!(spec.wanted_images().iter().all(runs), "not its images");
+                    let first = last.armed_epoch != spec.epoch;
+                    let hooked = facts.and_then(|f| f.hooked.as_ref()).map(|h| h.epoch);
+                    let ran = hooked == Some(spec.epoch);
+                    assert!(!self.hooks || !first || ran, "its hooks were not run");
                     let others = self.inside.0.iter().any(|e| *e != spec.epoch);
                     assert!(!others, "of an earlier owner: {:?}", self.inside.0);
                     assert_eq!(

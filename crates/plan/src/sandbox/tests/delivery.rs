@@ -1,6 +1,6 @@
 //! The design's rules for starting, claiming and giving back, one test each.
 
-use model::{Epoch, lifecycle::Request};
+use model::{Epoch, lifecycle::Request, sandbox::Lease};
 
 use super::{
     super::*,
@@ -78,14 +78,108 @@ fn a_member_released_before_it_was_ready_does_not_go_back() {
 }
 
 #[test]
-fn a_member_that_ran_another_image_does_not_go_back() {
+fn a_member_that_ran_another_image_goes_back_on_the_one_it_idles_on() {
     let mut world = idle();
     let images = [("main", "theirs:2")].into_iter().collect();
     assert!(world.ask(Request::Claim, &images));
+    until(&mut world, "SwapImages");
     world.settle();
+    assert_eq!(world.record.status.images.get("main"), Some("theirs:2"));
+    ask(&mut world, Request::Release { expected: None });
+    until(&mut world, "Reset");
+    world.settle();
+    // That it is on its own image again is checked where it becomes idle.
+    assert_eq!((at(&world), world.gone), (Phase::Idle, false));
+}
+
+#[test]
+fn an_image_that_runs_already_is_not_swapped_whatever_it_is_called() {
+    let mut world = idle();
+    let digest = format!("sha256:{:064x}", 7);
+    let Observed::Present(facts) = &mut world.workload else {
+        panic!("it has a workload");
+    };
+    let known = Digest::new(digest.as_str()).unwrap();
+    facts.digests.insert("main".into(), known);
+    for (image, first) in [
+        (format!("another/name@{digest}"), "Arm"),
+        (format!("idle@sha256:{:064x}", 8), "SwapImages"),
+    ] {
+        let mut world = world.clone();
+        let images = [("main", image.as_str())].into_iter().collect();
+        assert!(world.ask(Request::Claim, &images));
+        assert_eq!(then(&world), first, "{image}");
+    }
+}
+
+#[test]
+fn hooks_are_run_once_for_each_delivery_and_not_for_a_wake() {
+    let mut world = idle();
+    world.hooks = true;
+    ask(&mut world, Request::Claim);
+    until(&mut world, "RunHooks");
+    assert_eq!(at(&world), Phase::Idle, "nobody hears of it before");
+    world.settle();
+    assert_eq!(at(&world), Phase::Running);
+    for request in [Request::Pause, Request::Resume] {
+        ask(&mut world, request);
+        world.settle();
+    }
+    let runs = |world: &World| world.log.iter().filter(|l| l.contains("RunHooks")).count();
+    assert_eq!(runs(&world), 1, "{:#?}", world.log);
     ask(&mut world, Request::Release { expected: None });
     world.settle();
-    assert!(world.gone);
+    ask(&mut world, Request::Claim);
+    world.settle();
+    assert_eq!(runs(&world), 2, "{:#?}", world.log);
+}
+
+#[test]
+fn a_hook_that_must_succeed_and_does_not_ends_the_delivery() {
+    for pooled in [true, false] {
+        let mut world = World::new(record(pooled));
+        world.hooks = true;
+        if pooled {
+            world.settle();
+            ask(&mut world, Request::Claim);
+        }
+        until(&mut world, "RunHooks");
+        world.tick(GIVE_UP);
+        world.settle();
+        let ended = if pooled {
+            Phase::Stopped
+        } else {
+            Phase::Failed
+        };
+        assert_eq!((at(&world), &world.workload), (ended, &Observed::Absent));
+    }
+}
+
+#[test]
+fn a_delivery_that_is_ready_is_not_late_for_its_owner_may_have_heard() {
+    let mut world = idle();
+    world.hooks = true;
+    ask(&mut world, Request::Claim);
+    world.record.spec.lease = Some(Box::new(Lease {
+        until: Timestamp::from_micros(1),
+        holder: Some("who died".into()),
+    }));
+    const LATE: &str = "Intend Release(ClaimerLost)";
+    let due = Due {
+        claimer_lost: true,
+        ..Due::default()
+    };
+    let next = |world: &World| {
+        words(&plan_sandbox(View {
+            due,
+            ..world.view()
+        }))
+    };
+    assert_eq!(next(&world), LATE, "nobody can have heard of it");
+    until(&mut world, "RunHooks");
+    assert_eq!(next(&world), LATE, "nor as long as its hooks have not run");
+    world.tick(Fault::None);
+    assert_eq!(next(&world), "→Running");
 }
 
 #[test]
@@ -130,7 +224,11 @@ fn a_claim_that_cannot_be_armed_ends_the_member() {
 fn a_workload_of_another_delivery_is_never_handed_over() {
     let mut sandbox = super::member(Phase::Idle, true);
     sandbox.spec.epoch = Epoch(2);
-    let seen = super::facts(WorkloadState::Running, Epoch(1), &sandbox.spec.images);
+    let seen = super::facts(
+        WorkloadState::Running,
+        Epoch(1),
+        sandbox.spec.wanted_images(),
+    );
     let plan = super::next(
         &sandbox,
         &Observed::Present(seen),

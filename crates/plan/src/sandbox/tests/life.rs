@@ -81,8 +81,8 @@ fn world() -> impl Strategy<Value = World> {
         prop::option::of(Just(30)),
         prop::option::weighted(0.2, Just(500)),
     );
-    (any::<[bool; 3]>(), timeouts).prop_map(|(flags, timeouts)| {
-        let [pooled, recycle, rootfs] = flags;
+    (any::<[bool; 4]>(), timeouts).prop_map(|(flags, timeouts)| {
+        let [pooled, recycle, rootfs, hooks] = flags;
         let mut record = record(pooled);
         let (on_timeout, idle_action, idle_seconds, descend_after, paused_retention_seconds) =
             timeouts;
@@ -109,6 +109,7 @@ fn world() -> impl Strategy<Value = World> {
         }));
         let mut world = World::new(record);
         world.timeouts = timeouts;
+        world.hooks = hooks;
         if !recycle {
             world.recycle = RecyclePolicy::Destroy;
         }

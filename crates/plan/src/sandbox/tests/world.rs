@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 use model::{
     Epoch, Generation, Metadata, Name, Namespace, OperationId, SandboxId, StringMap, Uid,
     lifecycle::{Request, Standing, Traffic, Verdict, admit, traffic},
-    sandbox::{Address, NetworkPolicy, Owner, SandboxSpec, Timeouts, Via},
+    sandbox::{Address, NetworkPolicy, Owner, Timeouts, Via},
+    workload::{Captured, Hooked},
 };
 
 use super::super::*;
@@ -48,6 +49,7 @@ pub(super) struct World {
     /// What its owner was told is written.
     pub(super) acknowledged: u32,
     pub(super) recycle: RecyclePolicy,
+    pub(super) hooks: bool,
     /// Those of each claim.
     pub(super) timeouts: Timeouts,
     pub(super) now: Timestamp,
@@ -92,6 +94,8 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
         booted: true,
         container_id: "c1".into(),
         images: images.clone(),
+        digests: BTreeMap::new(),
+        hooked: None,
         layer: None,
         network: None,
         address: Address {
@@ -109,10 +113,11 @@ pub(super) fn record(pooled: bool) -> Sandbox {
     meta.uid = Some(Uid::from_random(1));
     meta.generation = Generation(1);
     let mut spec = SandboxSpec::default();
-    spec.images.insert("main", IDLE_IMAGE);
     if pooled {
+        spec.idle_images.insert("main", IDLE_IMAGE);
         spec.pool = Some(Name::new("pool").unwrap());
     } else {
+        spec.images.insert("main", IDLE_IMAGE);
         spec.owner = Some(owner());
         spec.epoch = Epoch(1);
     }
@@ -128,6 +133,7 @@ impl World {
             layers: BTreeMap::new(),
             acknowledged: 0,
             recycle: RecyclePolicy::Recycle,
+            hooks: false,
             timeouts: Timeouts::default(),
             now: Timestamp::from_micros(1_000_000),
             gone: false,
@@ -145,6 +151,7 @@ impl World {
             due: self.due(),
             base: Base::Images,
             recycle: self.recycle,
+            hooks: self.hooks,
             now: self.now,
         }
     }
@@ -338,6 +345,7 @@ impl World {
             Step::Create(_)
             | Step::Boot
             | Step::Arm
+            | Step::RunHooks
             | Step::SwapImages
             | Step::SetNetwork
             | Step::Freeze
@@ -390,7 +398,12 @@ impl World {
             (Ok(None), _) => true,
             // The layer is durable: say so in the same turn.
             (Ok(Some(layer)), _) => {
-                let Step::Publish(status, _) = asleep(self.view(), Some(layer)).steps.remove(0)
+                let captured = Captured {
+                    digest: layer,
+                    size: 1,
+                    parent: None,
+                };
+                let Step::Publish(status, _) = asleep(self.view(), Some(&captured)).steps.remove(0)
                 else {
                     panic!("falling asleep is published");
                 };
@@ -413,7 +426,7 @@ impl World {
                     Some(layer) => self.layers[layer].clone(),
                     None => (Vec::new(), 0),
                 };
-                let images = &self.record.spec.images;
+                let images = self.record.spec.wanted_images();
                 let mut new = facts(WorkloadState::Running, Epoch(0), images);
                 new.layer = from.clone();
                 new.booted = false;
@@ -444,9 +457,21 @@ impl World {
                 facts.epoch = self.record.spec.epoch;
                 self.inside.0.push(facts.epoch);
             }
+            (Step::RunHooks, WorkloadState::Running) => {
+                assert_eq!(
+                    facts.epoch, self.record.spec.epoch,
+                    "hooks of another delivery"
+                );
+                let epoch = facts.epoch;
+                facts.hooked = Some(Hooked {
+                    epoch,
+                    failed: Vec::new(),
+                });
+            }
             (Step::SwapImages, _) => {
-                facts.images = self.record.spec.images.clone();
+                facts.images = self.record.spec.wanted_images().clone();
                 facts.booted = false;
+                facts.hooked = None;
             }
             (Step::SetNetwork, _) => facts.network = self.record.spec.network.clone(),
             (Step::Freeze, _) => facts.state = WorkloadState::Frozen,
@@ -454,7 +479,9 @@ impl World {
             (Step::Reset, _) => {
                 facts.state = WorkloadState::Running;
                 facts.epoch = Epoch(0);
+                facts.images = self.record.spec.wanted_images().clone();
                 facts.booted = false;
+                facts.hooked = None;
                 self.inside = (Vec::new(), 0);
             }
             (_, _) => return Err("wrong state"),

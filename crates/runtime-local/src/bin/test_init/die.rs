@@ -37,7 +37,7 @@ pub(crate) fn run(verb: &str, data_dir: &str, step: &str, first_uid: &str, class
         match verb {
             "create" => runtime.create(fence, &spec).await.map(drop).unwrap(),
             "delete" => runtime.delete(fence).await.unwrap(),
-            "reset" => runtime.reset(fence).await.unwrap(),
+            "reset" => runtime.reset(fence, None).await.unwrap(),
             other => panic!("what is {other}?"),
         }
     });

@@ -1,0 +1,71 @@
+//! Sandboxes whose owners were told of them before the cache shows that they are ready.
+//!
+//! A create is answered as soon as its sandbox has all it needs; the record that says so is written
+//! meanwhile. Whoever was answered may ask at once, so every other request of a team first waits until
+//! the cache shows what the team was told: a moment, and hardly ever any.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use model::{Namespace, Sandbox, SandboxId};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    service::E2b,
+    state::{State, state_of},
+};
+
+/// How long the cache may take to show it.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// What was told and is not shown yet.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Mutex<BTreeMap<SandboxId, Arc<Sandbox>>>);
+
+impl Told {
+    /// Before anybody hears.
+    pub(crate) fn add(&self, sandbox: &Arc<Sandbox>) {
+        if let Some(id) = sandbox.spec.sandbox_id.clone() {
+            self.0.lock().insert(id, Arc::clone(sandbox));
+        }
+    }
+
+    fn of(&self, team: &Namespace) -> Vec<Arc<Sandbox>> {
+        let told = self.0.lock();
+        let of_team = |s: &&Arc<Sandbox>| s.metadata.namespace.as_ref() == Some(team);
+        told.values().filter(of_team).cloned().collect()
+    }
+}
+
+impl E2b {
+    /// Waits until what was told of a sandbox is shown, and forgets that it was told.
+    pub(crate) async fn shown(&self, sandbox: &Sandbox) {
+        self.wait_until_shown(sandbox).await;
+        if let Some(id) = &sandbox.spec.sandbox_id {
+            self.told.0.lock().remove(id);
+        }
+    }
+
+    /// Waits until everything is shown that a team was told.
+    pub(crate) async fn all_shown(&self, team: &Namespace) {
+        for sandbox in self.told.of(team) {
+            self.wait_until_shown(&sandbox).await;
+        }
+    }
+
+    async fn wait_until_shown(&self, told: &Sandbox) {
+        let key = told.key();
+        let is_shown = |now: Option<&Sandbox>| {
+            let same = now.filter(|now| now.spec.sandbox_id == told.spec.sandbox_id);
+            same.is_none_or(|now| state_of(now) != State::Creating)
+        };
+        let deadline = Instant::now() + CATCH_UP;
+        // One that cannot be seen is told as what is seen.
+        let _ = self
+            .caches
+            .sandboxes
+            .wait_for(&key, is_shown, deadline)
+            .await;
+        self.roster.refresh(&key);
+    }
+}

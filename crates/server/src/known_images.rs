@@ -1,0 +1,23 @@
+//! Images, as the E2B API asks for them: which one a name leads to, as the runtime says.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use e2b::ports::{ImageProblem, Images};
+use model::template::ImagePullPolicy;
+use runtime::{Runtime, RuntimeError};
+
+/// What the runtime knows.
+#[derive(Debug)]
+pub(crate) struct KnownImages(pub(crate) Arc<dyn Runtime>);
+
+#[async_trait]
+impl Images for KnownImages {
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
+        self.0.pin(image, pull).await.map_err(|error| match error {
+            RuntimeError::Impossible { reason, .. } => ImageProblem::Wrong(reason),
+            error if error.is_retryable() => ImageProblem::Later(error.to_string().into()),
+            error => ImageProblem::Wrong(error.to_string().into()),
+        })
+    }
+}
