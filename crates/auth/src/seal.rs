@@ -30,13 +30,13 @@ impl Seal {
     /// What the agent of a sandbox demands, where it demands something.
     #[must_use]
     pub fn agent_token(&self, id: &SandboxId) -> Secret {
-        self.derive("agent", id)
+        self.derive("agent", id.as_str())
     }
 
     /// What the other ports of a sandbox demand, where public traffic is off.
     #[must_use]
     pub fn traffic_token(&self, id: &SandboxId) -> Secret {
-        self.derive("traffic", id)
+        self.derive("traffic", id.as_str())
     }
 
     /// The part of a sandbox's record that says who may speak to it. Both hashes are there in any
@@ -50,7 +50,14 @@ impl Seal {
         }
     }
 
-    fn derive(&self, purpose: &str, id: &SandboxId) -> Secret {
+    /// What lets its holder upload files, and nothing else: whose, which and until when is in the
+    /// text.
+    #[must_use]
+    pub fn upload_token(&self, what: &str) -> Secret {
+        self.derive("upload", what)
+    }
+
+    fn derive(&self, purpose: &str, of: &str) -> Secret {
         // Keys of any length are taken, so this cannot fail; an empty key would be a fixed one.
         let mut mac = match Hmac::<Sha256>::new_from_slice(&self.0) {
             Ok(mac) => mac,
@@ -58,7 +65,7 @@ impl Seal {
         };
         mac.update(purpose.as_bytes());
         mac.update(&[0]);
-        mac.update(id.as_str().as_bytes());
+        mac.update(of.as_bytes());
         Secret::new(hexadecimal(&mac.finalize().into_bytes()))
     }
 }
@@ -90,6 +97,7 @@ mod tests {
             seal.agent_token(&one),
             seal.agent_token(&two),
             seal.traffic_token(&one),
+            seal.upload_token(one.as_str()),
             Seal::new([8; 32]).agent_token(&one),
         ];
         for (at, token) in all.iter().enumerate() {

@@ -25,12 +25,14 @@
 //! | `roster`, `list` | sandboxes in the order of their start, in pages |
 //! | `metrics`, `sampler`, `logs` | what sandboxes use, and what happened to them |
 //! | `audit` | who did what |
+//! | `builds`, `tags` | building templates, and which build a name means |
 //! | `told` | sandboxes whose owners heard of them before the cache did |
 //! | `templates`, `teams` | what is read of the rest |
 //! | `meter` | requests by route and ending |
 
 mod audit;
 mod body;
+mod builds;
 mod connect;
 mod create;
 mod egress;
@@ -62,6 +64,7 @@ mod sampler;
 mod service;
 mod snapshots;
 mod state;
+mod tags;
 mod teams;
 mod templates;
 mod told;

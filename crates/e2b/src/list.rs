@@ -8,7 +8,6 @@ use percent_encoding::percent_decode_str;
 use crate::{
     query::Query,
     refusal::Refusal,
-    render::{alias_of, template_of},
     roster::{Mark, Order, Wanted, mark_of},
     route::{Answer, Call, Param, json},
 };
@@ -83,12 +82,11 @@ pub(crate) async fn second(call: Call) -> Answer {
     let meant = meant.filter(|meant| meant.pool.is_none());
     let of_template = |s: &Sandbox| {
         template.is_none_or(|name| {
-            let of = template_of(s);
-            of == name
-                || alias_of(s) == name
+            call.api.template_of(s) == name
+                || call.api.origin_of(s) == name
                 || meant
                     .as_ref()
-                    .is_some_and(|meant| meant.template.as_str() == of)
+                    .is_some_and(|meant| s.spec.template.as_ref() == Some(&meant.template))
         })
     };
     let wanted = Wanted {

@@ -53,7 +53,8 @@ impl E2b {
         })
     }
 
-    /// The first by name of those templates with an alias that a team may use.
+    /// Of those templates with an alias that a team may use: the build that was given it last, or
+    /// else the first by name.
     fn template_by_alias(
         &self,
         team: &Namespace,
@@ -66,7 +67,10 @@ impl E2b {
             .into_iter()
             .filter(|t| t.spec.aliases().any(|alias| alias == (name, tag)))
             .filter(|t| may_use(team, t) && !t.metadata.is_deleting())
-            .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
+            .min_by_key(|t| {
+                let tagged = t.spec.build.as_ref().and_then(|build| build.tagged_at(tag));
+                (std::cmp::Reverse(tagged), t.metadata.name.clone())
+            })
     }
 
     /// A template that a team may use.

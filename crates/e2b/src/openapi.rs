@@ -59,7 +59,7 @@ fn operation(route: &Route, error: &Value, schemas: &mut SchemaGenerator) -> Val
         "parameters": in_path.chain(in_query).collect::<Vec<_>>(),
         "responses": responses(route, error, schemas),
         "security": match route.served {
-            Served::Open(_) => json!([]),
+            Served::Open(_) | Served::Signed(_) => json!([]),
             Served::Key(_) => json!([{"key": []}]),
             Served::KeyOrBearer(_) => json!([{"key": []}, {"bearer": []}]),
         },

@@ -120,6 +120,14 @@ impl Refusal {
         )
     }
 
+    /// An address that this server did not give away, or long ago.
+    pub(crate) fn unsigned() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "the address of this upload is not valid, or no longer: ask for it again",
+        )
+    }
+
     /// A caller who is known, and may not do this.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, message)
@@ -161,6 +169,11 @@ impl Refusal {
             StatusCode::UNPROCESSABLE_ENTITY,
             "Idempotency-Key: it was used with another request: use a new one",
         )
+    }
+
+    /// More than a team may have at once: after a while there is room again.
+    pub(crate) fn too_many(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message).retry(Retry::Never)
     }
 
     pub(crate) fn body_too_large(limit: usize) -> Self {

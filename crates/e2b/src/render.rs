@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use model::{
-    Sandbox, SandboxTemplate, Timestamp,
+    Key, Name, Sandbox, SandboxTemplate, Spec as _, Timestamp,
     lifecycle::{Traffic, traffic},
     sandbox::{NetworkPolicy, OnTimeout, Resources},
+    template::{Built, TemplateSpec},
 };
 
 use crate::{
@@ -60,11 +61,11 @@ impl E2b {
             .filter(|_| closed)
             .map(|id| self.seal.traffic_token(id).reveal().to_owned());
         wire::Sandbox {
-            template_id: template_of(sandbox),
+            template_id: self.template_of(sandbox),
             sandbox_id: id_of(sandbox),
             client_id: CLIENT_ID,
             envd_version: self.options.envd_version.clone(),
-            alias: alias_of(sandbox),
+            alias: self.origin_of(sandbox),
             envd_access_token: self.agent_token(sandbox),
             traffic_access_token,
             domain: self.options.domain.clone(),
@@ -103,10 +104,10 @@ impl E2b {
         let sizes = self.sizes(spec.resources, template.as_deref());
         let pairs = spec.metadata.iter();
         wire::ListedSandbox {
-            template_id: template_of(sandbox),
+            template_id: self.template_of(sandbox),
             sandbox_id: id_of(sandbox),
             client_id: CLIENT_ID,
-            alias: alias_of(sandbox),
+            alias: self.origin_of(sandbox),
             started_at,
             end_at,
             cpu_count: sizes.cpu_count,
@@ -145,6 +146,39 @@ impl E2b {
     }
 }
 
+impl E2b {
+    /// The template it is made from, by the id that its builds share; a sandbox of bare images has
+    /// none.
+    pub(crate) fn template_of(&self, sandbox: &Sandbox) -> String {
+        let Some(record) = &sandbox.spec.template else {
+            return "image".to_owned();
+        };
+        let build = self.build_of(record);
+        build.map_or_else(|| record.to_string(), |build| build.template.to_string())
+    }
+
+    /// The pool or the snapshot it came from, or else its template.
+    pub(crate) fn origin_of(&self, sandbox: &Sandbox) -> String {
+        let spec = &sandbox.spec;
+        if let Some(from) = spec.pool.as_ref().or(spec.snapshot.as_ref()) {
+            return from.to_string();
+        }
+        let build = spec.template.as_ref().and_then(|name| self.build_of(name));
+        build.map_or_else(|| self.template_of(sandbox), |build| build.name.into())
+    }
+
+    /// The build behind a template's record.
+    fn build_of(&self, record: &Name) -> Option<Built> {
+        let key = Key {
+            kind: TemplateSpec::KIND,
+            namespace: None,
+            name: record.clone(),
+        };
+        let found = self.caches.templates.find(&key)?;
+        found.spec.build.as_deref().cloned()
+    }
+}
+
 fn network(policy: &NetworkPolicy) -> wire::NetworkShown {
     let texts = |entries: &[Box<str>]| entries.iter().map(ToString::to_string).collect();
     wire::NetworkShown {
@@ -158,17 +192,4 @@ fn network(policy: &NetworkPolicy) -> wire::NetworkShown {
 fn id_of(sandbox: &Sandbox) -> String {
     let id = sandbox.spec.sandbox_id.as_ref();
     id.map(ToString::to_string).unwrap_or_default()
-}
-
-/// The template it is made from; a sandbox of bare images has none.
-pub(crate) fn template_of(sandbox: &Sandbox) -> String {
-    let template = sandbox.spec.template.as_ref();
-    template.map_or_else(|| "image".to_owned(), ToString::to_string)
-}
-
-/// The pool or the snapshot it came from, or else its template.
-pub(crate) fn alias_of(sandbox: &Sandbox) -> String {
-    let spec = &sandbox.spec;
-    let from = spec.pool.as_ref().or(spec.snapshot.as_ref());
-    from.map_or_else(|| template_of(sandbox), ToString::to_string)
 }

@@ -188,6 +188,10 @@ pub(crate) fn mark_of(sandbox: &Sandbox) -> Option<Mark> {
 fn entry_of(sandbox: &Sandbox) -> Option<Entry> {
     let team = sandbox.metadata.namespace.clone()?;
     sandbox.spec.owner.as_ref()?;
+    // Those of builds are nobody's to see.
+    if sandbox.metadata.annotations.contains_key(build::ANNOTATION) {
+        return None;
+    }
     let state = state_of(sandbox);
     let listed = match state {
         State::Running | State::Paused => mark_of(sandbox).map(|mark| (state, mark)),

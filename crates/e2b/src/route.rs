@@ -53,10 +53,25 @@ pub(crate) struct Call {
     /// What the caller presented.
     pub(crate) presented: String,
     pub(crate) headers: HeaderMap,
+    /// The host, with its port, by which the client knows this server.
+    pub(crate) host: String,
     pub(crate) path: Vec<String>,
     pub(crate) query: Query,
     pub(crate) body: Bytes,
 }
+
+/// What a handler is given whose caller has no key, but was given the address by somebody who has.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) api: Api,
+    pub(crate) path: Vec<String>,
+    pub(crate) query: Query,
+    /// As it arrives.
+    pub(crate) body: Body,
+}
+
+/// Serves a route whose address is its own proof.
+pub(crate) type Receiver = fn(Delivery) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl Call {
     /// The first variable part of the path.
@@ -132,6 +147,8 @@ pub(crate) enum Served {
     Key(Handler),
     /// Whoever has a key, also as a bearer token.
     KeyOrBearer(Handler),
+    /// Whoever was given the address; the handler checks it.
+    Signed(Receiver),
 }
 
 /// One row.
@@ -221,7 +238,7 @@ impl Route {
 
     /// Whether the route is known to answer with a status.
     pub(crate) fn may_answer(&self, status: u16) -> bool {
-        let guarded = !matches!(self.served, Served::Open(_));
+        let guarded = !matches!(self.served, Served::Open(_) | Served::Signed(_));
         self.statuses.contains(&status)
             || Self::COMMON.contains(&status)
             || (guarded && [401, 403, 429, 503].contains(&status))
@@ -296,6 +313,16 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
         Served::Open(answer) => return answer(api),
         Served::Key(handler) => (handler, false),
         Served::KeyOrBearer(handler) => (handler, true),
+        Served::Signed(receiver) => {
+            let path = read_path(&mut parts).await?;
+            let delivery = Delivery {
+                api: Arc::clone(api),
+                path,
+                query: Query::read(parts.uri.query(), route.query)?,
+                body,
+            };
+            return receiver(delivery).await;
+        }
     };
     if let Some(what) = api.unseen() {
         return Err(Refusal::blind(what));
@@ -310,10 +337,7 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
     if route.path != "/sandboxes" && route.path != "/v2/sandboxes" || route.verb != Verb::Post {
         api.all_shown(&caller.team).await;
     }
-    let path: Vec<String> = match RawPathParams::from_request_parts(&mut parts, &()).await {
-        Ok(params) => params.iter().map(|(_, value)| value.to_owned()).collect(),
-        Err(_) => return Err(Refusal::bad_request("the path is not valid UTF-8")),
-    };
+    let path = read_path(&mut parts).await?;
     asked.subject = path.first().cloned();
     let limits = &api.options;
     let body = body::collect(&parts.headers, body, limits.body_bytes, limits.body_timeout).await?;
@@ -325,17 +349,27 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
     } else {
         Query::default()
     };
+    let named = parts.uri.authority().map(ToString::to_string);
+    let host = || parts.headers.get(header::HOST)?.to_str().ok();
     let call = Call {
         api: Arc::clone(api),
         caller,
         is_admin,
         presented,
+        host: named.or_else(|| host().map(Into::into)).unwrap_or_default(),
         headers: parts.headers,
         path,
         query,
         body,
     };
     handler(call).await
+}
+
+async fn read_path(parts: &mut http::request::Parts) -> Result<Vec<String>, Refusal> {
+    match RawPathParams::from_request_parts(parts, &()).await {
+        Ok(params) => Ok(params.iter().map(|(_, value)| value.to_owned()).collect()),
+        Err(_) => Err(Refusal::bad_request("the path is not valid UTF-8")),
+    }
 }
 
 /// Generic clients send an empty document where nothing is asked for.

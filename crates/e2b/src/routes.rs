@@ -1,14 +1,14 @@
 //! Every route of E2B's control API: those that are served, and those that are refused by name.
 
 use crate::{
-    audit, connect, create, egress, fork, history, lifetime, list, logs, metrics, pause,
+    audit, builds, connect, create, egress, fork, history, lifetime, list, logs, metrics, pause,
     refusal::Refusal,
     route::{
         Route, Served,
         Verb::{Delete, Get, Patch, Post, Put},
         nothing,
     },
-    snapshots, teams, templates, wire,
+    snapshots, tags, teams, templates, wire,
 };
 
 /// All of them.
@@ -16,7 +16,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Route> {
     SERVED.iter().chain(&REFUSED)
 }
 
-static SERVED: [Route; 35] = [
+static SERVED: [Route; 48] = [
     Route::new(
         Get,
         "/health",
@@ -227,13 +227,135 @@ static SERVED: [Route; 35] = [
     )
     .gives::<wire::TemplateWithBuilds>(),
     Route::new(
+        Post,
+        "/v2/templates",
+        "Ask for a build of a template (second version)",
+        &[202, 409, 501],
+        |call| Box::pin(builds::request(call)),
+    )
+    .audited("template.request")
+    .takes::<builds::wire::NewBuild>()
+    .gives::<builds::wire::RequestedBuild>(),
+    Route::new(
+        Post,
+        "/v3/templates",
+        "Ask for a build of a template (third version)",
+        &[202, 409, 501],
+        |call| Box::pin(builds::request(call)),
+    )
+    .audited("template.request")
+    .takes::<builds::wire::NewBuild>()
+    .gives::<builds::wire::RequestedBuild>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/files/{hash}",
+        "Where the files of a build are uploaded to",
+        &[201, 404, 501],
+        |call| Box::pin(builds::files::link(call)),
+    )
+    .gives::<builds::wire::FileUpload>(),
+    Route::new(
+        Put,
+        "/templates/{templateID}/files/{hash}",
+        "Upload the files of a build, to an address that the server gave",
+        &[204, 401, 429, 501],
+        |_| Box::pin(async { Err(Refusal::no_such_path()) }),
+    )
+    .served(Served::Signed(|delivery| {
+        Box::pin(builds::files::put(delivery))
+    }))
+    .query(builds::files::QUERY),
+    Route::new(
+        Post,
+        "/v2/templates/{templateID}/builds/{buildID}",
+        "Start a build",
+        &[202, 404, 409, 501],
+        |call| Box::pin(builds::start(call)),
+    )
+    .audited("template.build")
+    .takes::<builds::wire::StartBuild>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/builds/{buildID}/status",
+        "How far a build is, and what it said",
+        &[200, 404, 501],
+        |call| Box::pin(builds::status(call)),
+    )
+    .query(builds::STATUS_QUERY)
+    .gives::<builds::wire::BuildInfo>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/builds/{buildID}/logs",
+        "What a build said, by time",
+        &[200, 404, 501],
+        |call| Box::pin(builds::logs(call)),
+    )
+    .query(builds::LOGS_QUERY)
+    .gives::<builds::wire::BuildLogs>(),
+    Route::new(
+        Patch,
+        "/templates/{templateID}",
+        "Change a template (first version)",
+        &[200, 404, 501],
+        |call| Box::pin(builds::update(call)),
+    )
+    .audited("template.update")
+    .may_take::<builds::wire::TemplateUpdate>()
+    .gives::<builds::wire::TemplateNames>(),
+    Route::new(
+        Patch,
+        "/v2/templates/{templateID}",
+        "Change a template (second version)",
+        &[200, 404, 501],
+        |call| Box::pin(builds::update(call)),
+    )
+    .audited("template.update")
+    .may_take::<builds::wire::TemplateUpdate>()
+    .gives::<builds::wire::TemplateNames>(),
+    Route::new(
+        Post,
+        "/templates/tags",
+        "Put tags on a build",
+        &[201, 404, 409, 501],
+        |call| Box::pin(tags::assign(call)),
+    )
+    .audited("template.tag")
+    .takes::<builds::wire::AssignTags>()
+    .gives::<builds::wire::AssignedTags>(),
+    Route::new(
+        Delete,
+        "/templates/tags",
+        "Take tags away",
+        &[204, 404, 409, 501],
+        |call| Box::pin(tags::remove(call)),
+    )
+    .audited("template.untag")
+    .takes::<builds::wire::RemoveTags>(),
+    Route::new(
         Get,
         "/templates/{templateID}/tags",
         "The tags of a template",
         &[200, 404],
-        |call| Box::pin(templates::tags(call)),
+        |call| Box::pin(tags::list(call)),
     )
     .gives::<Vec<wire::TemplateTag>>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/tags/count",
+        "How many tags a template has",
+        &[200, 404],
+        |call| Box::pin(tags::count(call)),
+    )
+    .gives::<builds::wire::TagCount>(),
+    Route::new(
+        Get,
+        "/templates/{templateID}/tags/exists",
+        "Whether a template has a tag",
+        &[200, 404],
+        |call| Box::pin(tags::exists(call)),
+    )
+    .query(tags::EXISTS_QUERY)
+    .gives::<builds::wire::TagExists>(),
     Route::new(Get, "/teams", "The caller's team", &[200], |call| {
         Box::pin(teams::list(call))
     })
@@ -321,8 +443,8 @@ static SERVED: [Route; 35] = [
     Route::new(
         Delete,
         "/templates/{templateID}",
-        "Delete a snapshot; templates belong to the installation",
-        &[204, 404, 501],
+        "Delete a snapshot, or a template that the team has built",
+        &[204, 404, 409],
         |call| Box::pin(snapshots::delete(call)),
     )
     .audited("snapshot.delete"),
@@ -337,24 +459,12 @@ macro_rules! refused {
     };
 }
 
-static REFUSED: [Route; 49] = refused! {
-    "template builds":
+static REFUSED: [Route; 37] = refused! {
+    "builds of the first version, by pushing to a registry of E2B's,":
         Post "/templates",
-        Post "/v2/templates",
-        Post "/v3/templates",
         Post "/templates/{templateID}",
-        Patch "/templates/{templateID}",
-        Patch "/v2/templates/{templateID}",
-        Get "/templates/{templateID}/files/{hash}",
-        Post "/templates/{templateID}/builds/{buildID}",
-        Post "/v2/templates/{templateID}/builds/{buildID}",
-        Get "/templates/{templateID}/builds/{buildID}/status",
-        Get "/templates/{templateID}/builds/{buildID}/logs";
-    "template tags":
-        Post "/templates/tags",
-        Delete "/templates/tags",
-        Get "/templates/{templateID}/tags/count",
-        Get "/templates/{templateID}/tags/exists",
+        Post "/templates/{templateID}/builds/{buildID}";
+    "histories of template tags":
         Get "/templates/{templateID}/tags/groups",
         Get "/templates/{templateID}/tags/{tag}/assignments";
     "team metrics":

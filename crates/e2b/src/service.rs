@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use auth::{Audit, Keys, Ledger, Seal};
+use build::Builder;
 use cache::{
     Cache, EventCache, PoolCache, SandboxCache, SnapshotCache, StartError, StopReason,
     TemplateCache, View,
@@ -161,6 +162,8 @@ pub struct Ports {
     /// claims.
     pub desk: Option<Arc<Desk>>,
 }
+    /// Where templates are built; none where that cannot be.
+    pub builder: Option<Arc<Builder>>,
 
 impl Ports {
     /// Ports without administrators, an audit or metrics, and without logs but those of a sandbox's life.
@@ -190,6 +193,7 @@ impl Ports {
             images: Arc::new(Nothing),
             desk: None,
         }
+            builder: None,
     }
 }
 
@@ -211,6 +215,7 @@ pub struct E2b {
     pub(crate) images: Arc<dyn Images>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) options: Options,
+    pub(crate) builder: Option<Arc<Builder>>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
     pub(crate) told: Told,
@@ -273,6 +278,7 @@ impl E2b {
             images: ports.images,
             desk,
             options,
+            builder: ports.builder,
             roster,
             queues: Queues::default(),
             told: Told::default(),

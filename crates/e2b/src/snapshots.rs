@@ -114,16 +114,14 @@ pub(crate) async fn list(call: Call) -> Answer {
     Ok(response)
 }
 
-/// `DELETE /templates/{id}`: of a snapshot. Templates belong to the installation.
+/// `DELETE /templates/{id}`: of a snapshot, or of a template that the team has built. Others belong
+/// to the installation.
 pub(crate) async fn delete(call: Call) -> Answer {
     let api = Arc::clone(&call.api);
     let (team, text) = (&call.caller.team, call.subject());
     let found = api.all_meant(team, text);
     if found.is_empty() {
-        return Err(match api.meant(team, text) {
-            Ok(_) => Refusal::not_built("template builds"),
-            Err(unknown) => unknown,
-        });
+        return crate::builds::delete(&call).await;
     }
     let work = Arc::clone(&api);
     let removed = api

@@ -1,7 +1,7 @@
 //! Templates, as far as they are read: those of the installation that a team may use, and the
 //! team's own pools, which are created from by name like templates.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use http::StatusCode;
 use model::{
@@ -14,7 +14,7 @@ use crate::{
     refusal::Refusal,
     route::{Answer, Call, Param, json},
     service::E2b,
-    wire::{Template, TemplateAlias, TemplateBuild, TemplateTag, TemplateWithBuilds},
+    wire::{Template, TemplateAlias, TemplateBuild, TemplateWithBuilds},
 };
 
 pub(crate) const FIRST_QUERY: &[Param] = &[Param::new(
@@ -63,7 +63,25 @@ pub(crate) async fn defaults(call: Call) -> Answer {
 
 /// `GET /templates/{id}`.
 pub(crate) async fn get(call: Call) -> Answer {
-    let template = call.api.one(&call.caller.team, call.subject())?;
+    let (api, team) = (&call.api, &call.caller.team);
+    let template = api.one(team, call.subject())?;
+    let known = api.builder.as_ref();
+    let known = known.map(|builder| builder.builds(team, &template.template_id));
+    let mut builds: Vec<TemplateBuild> = known
+        .unwrap_or_default()
+        .into_iter()
+        .map(|build| TemplateBuild {
+            build_id: build.id.to_string(),
+            status: build.state.as_str(),
+            created_at: build.created_at,
+            updated_at: build.finished_at.unwrap_or(build.created_at),
+            finished_at: build.finished_at.unwrap_or(build.created_at),
+            cpu_count: template.cpu_count,
+            memory_mb: template.memory_mb,
+            disk_size_mb: template.disk_size_mb,
+            envd_version: template.envd_version.clone(),
+        })
+        .collect();
     let build = TemplateBuild {
         build_id: template.build_id.clone(),
         status: template.build_status,
@@ -75,10 +93,11 @@ pub(crate) async fn get(call: Call) -> Answer {
         disk_size_mb: template.disk_size_mb,
         envd_version: template.envd_version.clone(),
     };
-    let whole = TemplateWithBuilds {
-        template,
-        builds: vec![build],
-    };
+    // One that nobody has built, or whose build is no longer remembered.
+    if !builds.iter().any(|known| known.build_id == build.build_id) {
+        builds.push(build);
+    }
+    let whole = TemplateWithBuilds { template, builds };
     json(StatusCode::OK, &whole)
 }
 
@@ -92,27 +111,6 @@ pub(crate) async fn alias(call: Call) -> Answer {
     json(StatusCode::OK, &alias)
 }
 
-/// `GET /templates/{id}/tags`: all stand for the one build there is.
-pub(crate) async fn tags(call: Call) -> Answer {
-    let (team, asked) = (&call.caller.team, call.subject());
-    let template = call.api.one(team, asked)?;
-    let meant = call.api.meant(team, asked)?;
-    let own = meant.found.filter(|_| meant.pool.is_none());
-    let mut tags = BTreeSet::from([DEFAULT_TAG.to_owned()]);
-    if let Some(own) = &own {
-        tags.extend(own.spec.aliases().map(|(_, tag)| tag.to_owned()));
-    }
-    let tags: Vec<TemplateTag> = tags
-        .into_iter()
-        .map(|tag| TemplateTag {
-            tag,
-            build_id: template.build_id.clone(),
-            created_at: template.created_at,
-        })
-        .collect();
-    json(StatusCode::OK, &tags)
-}
-
 fn shown(call: &Call) -> Vec<Template> {
     let team = &call.caller.team;
     match call.query.get("teamID") {
@@ -122,7 +120,7 @@ fn shown(call: &Call) -> Vec<Template> {
 }
 
 impl E2b {
-    fn one(&self, team: &Namespace, name: &str) -> Result<Template, Refusal> {
+    pub(crate) fn one(&self, team: &Namespace, name: &str) -> Result<Template, Refusal> {
         let meant = self.meant(team, name)?;
         Ok(match (&meant.pool, &meant.found) {
             (Some(pool), template) => self.describe(pool, pool.spec.resources, template.as_deref()),
@@ -149,7 +147,7 @@ impl E2b {
             let name = template.metadata.name.as_str();
             // A pool of the same name is what its name means.
             let hidden = all.iter().any(|known| known.template_id == name);
-            if !hidden && !template.metadata.is_deleting() {
+            if !hidden && !template.metadata.is_deleting() && is_shown(&templates, template) {
                 all.push(self.describe(template, None, Some(template)));
             }
         }
@@ -163,10 +161,18 @@ impl E2b {
         own: Option<Resources>,
         template: Option<&SandboxTemplate>,
     ) -> Template {
-        let name = object.metadata.name.to_string();
         let is_pool = object.metadata.namespace.is_some();
-        let mut names = vec![name.clone()];
-        if let Some(template) = template.filter(|_| !is_pool) {
+        let build = template.and_then(|template| template.spec.build.as_deref());
+        let build = build.filter(|_| !is_pool);
+        let name = match build {
+            Some(build) => build.template.to_string(),
+            None => object.metadata.name.to_string(),
+        };
+        let mut names = match build {
+            Some(build) => vec![build.name.to_string()],
+            None => vec![name.clone()],
+        };
+        if let Some(template) = template.filter(|_| !is_pool && build.is_none()) {
             for (alias, _) in template.spec.aliases() {
                 if !names.iter().any(|known| known == alias) {
                     names.push(alias.to_owned());
@@ -178,7 +184,7 @@ impl E2b {
         let created = created.unwrap_or(Timestamp::from_micros(0));
         Template {
             // Python reads it as a UUID, which the record's own identity is.
-            build_id: object.uid().to_string(),
+            build_id: build.map_or(object.uid(), |build| build.id).to_string(),
             cpu_count: sizes.cpu_count,
             memory_mb: sizes.memory_mib,
             disk_size_mb: sizes.disk_mib,
@@ -197,4 +203,27 @@ impl E2b {
             template_id: name,
         }
     }
+}
+
+/// Whether a template stands for itself in a list: of the builds of one, the one that its name alone
+/// means, or else the one that was tagged last.
+fn is_shown(all: &[Arc<SandboxTemplate>], template: &SandboxTemplate) -> bool {
+    let Some(build) = &template.spec.build else {
+        return true;
+    };
+    let rank = |template: &SandboxTemplate| {
+        let build = template.spec.build.as_deref()?;
+        let last = build.tags.iter().map(|tag| tag.assigned_at).max()?;
+        Some((
+            build.tagged_at(DEFAULT_TAG),
+            last,
+            template.metadata.name.clone(),
+        ))
+    };
+    let same = |other: &&Arc<SandboxTemplate>| {
+        let its = other.spec.build.as_deref();
+        its.is_some_and(|its| its.template == build.template)
+    };
+    let first = all.iter().filter(same).map(|other| rank(other)).max();
+    rank(template).is_some_and(|own| first.flatten() == Some(own))
 }

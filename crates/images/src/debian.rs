@@ -20,11 +20,12 @@ use crate::{
 };
 
 /// What clients expect of `base`.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "bash",
     "ca-certificates",
     "curl",
     "git",
+    "iproute2",
     "ncurses-bin",
     "procps",
     "python3",

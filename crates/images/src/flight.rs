@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
+    digest::digest_of,
     error::{ImageError, Result},
     reference::Reference,
-    registry::{self, Login},
+    registry::{self, Credentials, Login},
     store::{BASE, Pinned, Store},
 };
 
@@ -191,6 +192,25 @@ impl Store {
                 Ok(Arc::new(pulled))
             }),
         )
+    }
+}
+
+impl Store {
+    /// Starts a pull with somebody's own credentials, or joins one with the same. The image gets no
+    /// name: who has no credentials must not find it by one.
+    ///
+    /// # Errors
+    /// If the text does not name an image.
+    pub fn pull_as(&self, name: &str, who: Credentials) -> Result<Flight<Arc<Pinned>>> {
+        let reference: Reference = name.parse()?;
+        let store = self.clone();
+        let key = format!("{reference} as {}", digest_of(who.basic().as_bytes()));
+        let flights = &self.inner().flights;
+        Ok(self.fly(flights, &key, |tasks, tell| async move {
+            let login = Login::Given(who);
+            let pulled = registry::pull(&store, &reference, &tasks, &login, &tell).await?;
+            Ok(Arc::new(pulled))
+        }))
     }
 }
 

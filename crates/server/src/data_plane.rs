@@ -45,6 +45,7 @@ use crate::{
     sampling::{Host, Sampling},
     sleep::{GatewayUse, Routed, TeamQuota, Waker},
     ssh_door::{Door, Opened},
+    workshop,
 };
 
 /// The shortest time that a gateway measures of its clients.
@@ -293,8 +294,9 @@ async fn start_api(
         Arc::clone(on.entropy),
         on.seal.clone(),
         on.keys.clone(),
-        ledger,
+        Arc::clone(&ledger),
     );
+        ports.builder = Some(workshop::start_builder(on, runtime, ledger, tasks).await?);
     ports.audit = Some(on.audit.clone());
     ports.desk = Some(Arc::clone(on.control.desk()));
     ports.followers = Arc::new(Routed(watched.clone()));

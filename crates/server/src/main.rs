@@ -15,6 +15,7 @@
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
+//! | [`workshop`] | images for builds of templates |
 //! | [`image`], [`interpreter`], [`known_images`] | `dormouse image`, `dormouse template` |
 //! | [`gc`] | what nothing needs any more |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
@@ -49,6 +50,7 @@ mod tls;
 mod token;
 
 use std::process::ExitCode;
+mod workshop;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use config::{

@@ -201,4 +201,8 @@ fn is_shown(snapshot: &SandboxSnapshot) -> bool {
     snapshot.status.phase == SnapshotPhase::Ready
         && !snapshot.metadata.is_deleting()
         && !snapshot.metadata.annotations.contains_key(FORK_ANNOTATION)
+        && !snapshot
+            .metadata
+            .annotations
+            .contains_key(build::ANNOTATION)
 }

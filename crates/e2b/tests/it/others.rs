@@ -264,7 +264,7 @@ async fn what_is_not_built_says_so_and_is_counted() {
         ("/volumes", "volumes"),
         ("/secrets", "secrets"),
         ("/events/webhooks", "webhooks"),
-        ("/templates/base/tags/count", "tags"),
+        ("/templates/base/tags/groups", "tags"),
         ("/admin/anything/else", "admin"),
     ] {
         let reply = client.get(path).await;

@@ -151,7 +151,7 @@ async fn what_cannot_be_a_snapshot_is_refused_by_name() {
         .await;
     assert!(named.ends_with(":default"));
     let template = client.delete("/templates/base").await;
-    assert_eq!(template.status, 501, "{}", template.text);
+    assert_eq!(template.status, 403, "{}", template.text);
     assert_eq!(client.delete("/templates/nothing").await.status, 404);
     for query in ["?limit=0", "?limit=101", "?nextToken=x", "?sandboxId=x"] {
         let reply = client.get(&format!("/snapshots{query}")).await;

@@ -31,7 +31,7 @@ impl Credentials {
     }
 
     /// The value of an `Authorization` header.
-    pub(super) fn basic(&self) -> String {
+    pub(crate) fn basic(&self) -> String {
         let pair = format!("{}:{}", self.user, self.password);
         format!("Basic {}", STANDARD.encode(pair))
     }
@@ -65,6 +65,8 @@ pub enum Login {
     Configured,
     /// Those of a file in the format of Docker's `config.json`, which only its owner may read.
     Secret(PathBuf),
+    /// These.
+    Given(Credentials),
 }
 
 impl Login {
@@ -89,6 +91,7 @@ impl Login {
                     Some(_) | None => Ok(None),
                 }
             }
+            Self::Given(credentials) => Ok(Some(credentials.clone())),
             Self::Secret(path) => {
                 read_secret(path)?;
                 let found = in_docker_config(path, registry)?;

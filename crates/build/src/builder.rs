@@ -1,0 +1,570 @@
+//! Builds that wait, run and are over.
+//!
+//! ```text
+//!  request ─▶ waiting ──start──▶ (in line) ──▶ building ──▶ ready
+//!                 │                  │             ├──────▶ error: a step failed, it took too long
+//!                 └── forgotten      └─ deleted ───┴──────▶ gone, with its template
+//!             the server died: error at the next start
+//! ```
+//!
+//! What is to be built is in memory only, for it may carry credentials: a build does not survive its
+//! server. What its steps left does, so the next one is short.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use auth::quota::Account;
+use kit::Tasks;
+use model::{
+    Name, Namespace, SandboxId, SandboxTemplate, Timestamp, Uid,
+    sandbox::{Owner, Resources},
+    snapshot::DEFAULT_TAG,
+    validate::is_alias,
+};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    archive,
+    error::{Doing as _, Failure, Refused, Result, Stage},
+    job::Job,
+    log::{Level, Line, Log},
+    ports::Ports,
+    recipe::{Instruction, Recipe},
+    record::{Build, Reason, State},
+    shelf::{self, Shelf},
+};
+
+/// How long a build may wait for being told what it is.
+const UNASKED: Duration = Duration::from_secs(3600);
+
+/// Bounds on builds.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many run at once.
+    pub concurrent: usize,
+    /// How many of a team may wait or run.
+    pub per_team: usize,
+    /// How long one may take.
+    pub timeout: Duration,
+    /// How long what a step left is kept.
+    pub keep_steps: Duration,
+    /// How many that are over are remembered.
+    pub keep_builds: usize,
+    /// What may be uploaded.
+    pub uploads: shelf::Room,
+    /// What an upload may hold.
+    pub archives: archive::Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            concurrent: 2,
+            per_team: 20,
+            timeout: Duration::from_secs(3600),
+            keep_steps: Duration::from_secs(7 * 24 * 3600),
+            keep_builds: 1000,
+            uploads: shelf::Room::default(),
+            archives: archive::Limits::default(),
+        }
+    }
+}
+
+/// What a client wants a build for.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Whose it will be.
+    pub owner: Owner,
+    /// `[team/]name[:tag]`.
+    pub name: String,
+    /// More tags.
+    pub tags: Vec<String>,
+    /// What sandboxes of it may use.
+    pub resources: Option<Resources>,
+}
+
+/// All builds of this server.
+#[derive(Debug)]
+pub struct Builder {
+    pub(crate) on: Ports,
+    pub(crate) options: Options,
+    directory: PathBuf,
+    shelf: Shelf,
+    builds: Mutex<BTreeMap<Uid, Arc<Entry>>>,
+    slots: Semaphore,
+    /// Tags are moved by one at a time.
+    pub(crate) tagging: tokio::sync::Mutex<()>,
+    tasks: Tasks,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) build: Mutex<Build>,
+    pub(crate) log: Log,
+    pub(crate) deleted: CancellationToken,
+    directory: PathBuf,
+}
+
+impl Entry {
+    pub(crate) fn find(&self) -> Build {
+        self.build.lock().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Build)) -> io::Result<()> {
+        let text = {
+            let mut build = self.build.lock();
+            change(&mut build);
+            serde_json::to_vec_pretty(&*build)?
+        };
+        kit::durable::write_file(&self.directory.join("build.json"), &text, 0o600)
+    }
+}
+
+impl Builder {
+    /// Opens the builds of a directory. Those that a server was at when it died have failed.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn open(
+        directory: &Path,
+        on: Ports,
+        options: Options,
+        tasks: &Tasks,
+    ) -> io::Result<Arc<Self>> {
+        fs::create_dir_all(directory.join("records"))?;
+        let shelf = Shelf::open(
+            directory.join("files"),
+            options.uploads,
+            Arc::clone(&on.clock),
+        )?;
+        let builder = Self {
+            slots: Semaphore::new(options.concurrent.max(1)),
+            directory: directory.join("records"),
+            on,
+            options,
+            shelf,
+            builds: Mutex::default(),
+            tagging: tokio::sync::Mutex::default(),
+            tasks: tasks.clone(),
+        };
+        builder.load()?;
+        Ok(Arc::new(builder))
+    }
+
+    fn load(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.directory)? {
+            let directory = entry?.path();
+            let read = fs::read(directory.join("build.json"));
+            let read = read.and_then(|text| Ok(serde_json::from_slice::<Build>(&text)?));
+            let build = match read {
+                Ok(build) => build,
+                Err(error) => {
+                    let path = directory.display();
+                    tracing::warn!(%path, %error, "a build that cannot be read is forgotten");
+                    fs::remove_dir_all(&directory)?;
+                    continue;
+                }
+            };
+            let log = directory.join("log.jsonl");
+            let open = !build.state.is_over();
+            let id = build.id;
+            let entry = Entry {
+                log: match open {
+                    true => Log::new(log)?,
+                    false => Log::closed(log),
+                },
+                build: Mutex::new(build),
+                deleted: CancellationToken::new(),
+                directory,
+            };
+            if open && entry.find().asked {
+                let why = "the server was stopped while it was built: build it again; what its \
+                           steps had left is used again";
+                self.end(
+                    &entry,
+                    Err(Failure {
+                        stage: None,
+                        message: why.into(),
+                    }),
+                );
+            }
+            self.builds.lock().insert(id, Arc::new(entry));
+        }
+        Ok(())
+    }
+
+    /// Removes what builds of a server that died have left. Call it once the control loop runs.
+    pub async fn recover(&self) {
+        let running: Vec<Uid> = self.open_builds();
+        let left = |annotations: &model::StringMap| {
+            let of = annotations.get(crate::ANNOTATION)?.parse::<Uid>().ok()?;
+            (!running.contains(&of)).then_some(())
+        };
+        for sandbox in self.on.sandboxes.find_all() {
+            if left(&sandbox.metadata.annotations).is_some() {
+                self.discard(&sandbox.key()).await;
+            }
+        }
+        for template in self.on.templates.find_all() {
+            if left(&template.metadata.annotations).is_some() {
+                self.discard(&template.key()).await;
+            }
+        }
+    }
+
+    fn open_builds(&self) -> Vec<Uid> {
+        let builds = self.builds.lock();
+        let open = builds.iter().filter(|(_, entry)| {
+            let build = entry.build.lock();
+            build.asked && !build.state.is_over()
+        });
+        open.map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.on.clock.wall_micros())
+    }
+
+    /// Where uploaded files are.
+    #[must_use]
+    pub const fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Gives a build its id, and its template one, if it is the first of it.
+    ///
+    /// # Errors
+    /// If the name or a tag is none, or the team has too many builds.
+    pub fn request(&self, wish: Wish) -> Result<Build> {
+        let team = wish.owner.team.clone();
+        let (name, tag) = plain(&team, &wish.name)?;
+        let mut tags: Vec<Box<str>> = Vec::new();
+        for tag in tag.into_iter().chain(wish.tags.iter().map(String::as_str)) {
+            if !is_alias(&format!("{name}:{tag}")) {
+                let why =
+                    format!("{tag:?} is not a tag: use lower-case letters, digits, -, _ and .");
+                return Err(Refused::bad("tags", why));
+            }
+            if !tags.iter().any(|known| &**known == tag) {
+                tags.push(tag.into());
+            }
+        }
+        if tags.is_empty() {
+            tags.push(DEFAULT_TAG.into());
+        }
+        let now = self.now();
+        self.forget_unasked(now);
+        let mut builds = self.builds.lock();
+        let mut open = 0;
+        let mut template = None;
+        for entry in builds.values() {
+            let build = entry.build.lock();
+            if *build.team() == team {
+                open += usize::from(!build.state.is_over());
+                if &*build.name == name {
+                    template = Some(build.template.clone());
+                }
+            }
+        }
+        if open >= self.options.per_team {
+            let why = format!("the team has {open} builds that wait or run: wait for them");
+            return Err(Refused::TooMany(why.into()));
+        }
+        let template = match self.template_of(&team, name).or(template) {
+            Some(template) => template,
+            None => self.mint()?,
+        };
+        let build = Build {
+            id: Uid::from_random(self.on.entropy.u128()),
+            template,
+            name: name.into(),
+            tags,
+            owner: wish.owner,
+            resources: wish.resources,
+            state: State::Waiting,
+            asked: false,
+            created_at: now,
+            finished_at: None,
+            reason: None,
+        };
+        let directory = self.directory.join(build.id.to_string());
+        fs::create_dir(&directory).doing("make a directory for a build")?;
+        let entry = Entry {
+            log: Log::new(directory.join("log.jsonl")).doing("open the log of a build")?,
+            build: Mutex::new(build.clone()),
+            deleted: CancellationToken::new(),
+            directory,
+        };
+        entry.change(|_| {}).doing("write a build")?;
+        builds.insert(build.id, Arc::new(entry));
+        Ok(build)
+    }
+
+    fn mint(&self) -> Result<Name> {
+        let random = SandboxId::from_random(self.on.entropy.u128());
+        let made = Name::new(format!("t{random}"));
+        made.map_err(|error| Refused::bad("name", error.to_string()))
+    }
+
+    /// A build of a team's template.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn find(&self, team: &Namespace, template: &str, id: &str) -> Result<Build> {
+        Ok(self.entry(team, template, id)?.find())
+    }
+
+    /// Some lines of what a build said.
+    ///
+    /// # Errors
+    /// If there is no such build.
+    pub fn lines(
+        &self,
+        team: &Namespace,
+        template: &str,
+        id: &str,
+        offset: usize,
+        limit: usize,
+        least: Level,
+    ) -> Result<Vec<Line>> {
+        let entry = self.entry(team, template, id)?;
+        Ok(entry.log.page(offset, limit, least))
+    }
+
+    /// The builds of a template, newest first.
+    #[must_use]
+    pub fn builds(&self, team: &Namespace, template: &str) -> Vec<Build> {
+        let builds = self.builds.lock();
+        let mut all: Vec<Build> = builds
+            .values()
+            .map(|entry| entry.find())
+            .filter(|build| build.team() == team && build.template.as_str() == template)
+            .collect();
+        all.sort_by_key(|build| std::cmp::Reverse((build.created_at, build.id)));
+        all
+    }
+
+    /// The template of a name that was asked for, whether or not it was ever built.
+    #[must_use]
+    pub fn requested(&self, team: &Namespace, name: &str) -> Option<Name> {
+        let builds = self.builds.lock();
+        builds.values().find_map(|entry| {
+            let build = entry.build.lock();
+            let its = [&*build.name, build.template.as_str()];
+            (build.team() == team && its.contains(&name)).then(|| build.template.clone())
+        })
+    }
+
+    fn entry(&self, team: &Namespace, template: &str, id: &str) -> Result<Arc<Entry>> {
+        let unknown = || Refused::NotFound(format!("build {id:?} of template {template:?}").into());
+        let id: Uid = id.parse().map_err(|_| unknown())?;
+        let found = self.builds.lock().get(&id).cloned();
+        found
+            .filter(|entry| {
+                let build = entry.build.lock();
+                let named = [build.template.as_str(), &*build.name];
+                build.team() == team && named.contains(&template)
+            })
+            .ok_or_else(unknown)
+    }
+
+    /// Starts a build, which goes on by itself. `parent` is the template it starts from, if it
+    /// starts from one.
+    ///
+    /// # Errors
+    /// If there is no such build, it was started before, files are missing, or the team may not have
+    /// the sandbox it needs.
+    pub fn start(
+        self: &Arc<Self>,
+        team: &Namespace,
+        template: &str,
+        id: &str,
+        account: Account,
+        recipe: Recipe,
+        parent: Option<Arc<SandboxTemplate>>,
+    ) -> Result<()> {
+        let entry = self.entry(team, template, id)?;
+        for (at, step) in recipe.steps.iter().enumerate() {
+            if let Instruction::Copy(copy) = &step.does
+                && !self.shelf.has(team, &copy.files)?
+            {
+                let why = format!(
+                    "COPY: the files of {:?} were not uploaded: ask for where to at \
+                     /templates/{template}/files/{}",
+                    copy.source, copy.files
+                );
+                return Err(Refused::bad(format!("steps[{at}]"), why));
+            }
+        }
+        let job = Job::new(
+            Arc::clone(self),
+            Arc::clone(&entry),
+            account,
+            recipe,
+            parent,
+        );
+        job.check_quota()?;
+        let mut twice = false;
+        let asked = entry.change(|build| {
+            twice = build.asked || build.state != State::Waiting;
+            build.asked = true;
+        });
+        asked.doing("write a build")?;
+        if twice {
+            return Err(Refused::Conflict(
+                "this build was started before: ask for a new one".into(),
+            ));
+        }
+        let this = Arc::clone(self);
+        self.tasks.spawn(async move { this.run(&entry, job).await });
+        Ok(())
+    }
+
+    async fn run(&self, entry: &Entry, job: Job) {
+        let stop = self.tasks.stopping().clone();
+        let failed = |message: &str| {
+            Err(Failure {
+                stage: None,
+                message: message.into(),
+            })
+        };
+        let work = async {
+            let _slot = self.slots.acquire().await;
+            let began = entry.change(|build| build.state = State::Building);
+            if let Err(error) = began {
+                tracing::warn!(%error, "the state of a build is not on disk");
+            }
+            job.run().await
+        };
+        let outcome = tokio::select! {
+            biased;
+            () = stop.cancelled() => failed("the server was stopped while it was built: build it again"),
+            () = entry.deleted.cancelled() => failed("the template was deleted while it was built"),
+            outcome = tokio::time::timeout(self.options.timeout, work) => match outcome {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    let seconds = self.options.timeout.as_secs();
+                    failed(&format!("it was not built within {seconds} seconds"))
+                }
+            },
+        };
+        job.clean(outcome.is_ok()).await;
+        self.end(entry, outcome);
+        if entry.deleted.is_cancelled() {
+            fs::remove_dir_all(&entry.directory).ok();
+        }
+        self.shelf.sweep();
+        self.forget_old();
+    }
+
+    fn end(&self, entry: &Entry, outcome: Result<(), Failure>) {
+        let now = self.now();
+        if let Err(failure) = &outcome {
+            entry.log.add(Line {
+                at: now,
+                level: Level::Error,
+                message: failure.message.clone(),
+                step: failure.stage.as_ref().map(Stage::to_string),
+            });
+        }
+        let written = entry.change(|build| {
+            build.finished_at = Some(now);
+            match outcome {
+                Ok(()) => build.state = State::Ready,
+                Err(failure) => {
+                    build.state = State::Error;
+                    build.reason = Some(Reason {
+                        message: failure.message,
+                        step: failure.stage.as_ref().map(Stage::to_string),
+                    });
+                }
+            }
+        });
+        if let Err(error) = written {
+            tracing::warn!(%error, "the end of a build is not on disk");
+        }
+        entry.log.close();
+    }
+
+    /// Drops builds of which nobody said what they are.
+    fn forget_unasked(&self, now: Timestamp) {
+        self.forget(|build| {
+            let stale = now.since(build.created_at) > UNASKED;
+            stale && !build.asked && !build.state.is_over()
+        });
+    }
+
+    /// Drops the oldest of those that are over.
+    fn forget_old(&self) {
+        let mut over: Vec<(Timestamp, Uid)> = {
+            let builds = self.builds.lock();
+            let all = builds.values().map(|entry| entry.find());
+            all.filter(|build| build.state.is_over())
+                .map(|build| (build.created_at, build.id))
+                .collect()
+        };
+        let surplus = over.len().saturating_sub(self.options.keep_builds);
+        over.sort();
+        over.truncate(surplus);
+        self.forget(|build| over.iter().any(|(_, id)| *id == build.id));
+    }
+
+    fn forget(&self, which: impl Fn(&Build) -> bool) {
+        self.builds.lock().retain(|_, entry| {
+            let gone = which(&entry.build.lock());
+            if gone {
+                fs::remove_dir_all(&entry.directory).ok();
+            }
+            !gone
+        });
+    }
+
+    /// Ends the builds of a template, and forgets them.
+    pub(crate) fn cancel(&self, team: &Namespace, template: &Name) -> usize {
+        let mut ended = 0;
+        self.builds.lock().retain(|_, entry| {
+            let build = entry.build.lock();
+            if build.team() != team || build.template != *template {
+                return true;
+            }
+            ended += 1;
+            entry.deleted.cancel();
+            if !build.asked || build.state.is_over() {
+                fs::remove_dir_all(&entry.directory).ok();
+            }
+            false
+        });
+        ended
+    }
+}
+
+/// The name and the tag of `[team/]name[:tag]`.
+pub(crate) fn plain<'a>(team: &Namespace, text: &'a str) -> Result<(&'a str, Option<&'a str>)> {
+    let (name, tag) = match text.split_once(':') {
+        Some((name, tag)) => (name, Some(tag)),
+        None => (text, None),
+    };
+    let name = match name.split_once('/') {
+        Some((of, name)) if of == team.as_str() => name,
+        Some(_) => {
+            let why = "it names another team: leave that out";
+            return Err(Refused::bad("name", why));
+        }
+        None => name,
+    };
+    match is_alias(name) {
+        true => Ok((name, tag)),
+        false => Err(Refused::bad(
+            "name",
+            "use lower-case letters, digits, - and _, and a tag after a colon if need be",
+        )),
+    }
+}

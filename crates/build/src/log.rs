@@ -1,0 +1,248 @@
+//! What a build says. The lines of one that runs are in memory and on disk, those of one that is over
+//! on disk only.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use model::Timestamp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// Lines that are kept of one build.
+const MAX_LINES: usize = 20_000;
+/// Bytes that are kept of one line.
+const MAX_LINE: usize = 4 << 10;
+
+/// How bad a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// For those who look for a defect.
+    Debug,
+    /// All is well.
+    Info,
+    /// Something is odd, or was said on standard error.
+    Warn,
+    /// It has failed.
+    Error,
+}
+
+impl Level {
+    /// The word for it on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+
+    /// The level of this name.
+    #[must_use]
+    pub fn read(name: &str) -> Option<Self> {
+        [Self::Debug, Self::Info, Self::Warn, Self::Error]
+            .into_iter()
+            .find(|level| level.as_str() == name)
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When.
+    pub at: Timestamp,
+    /// How bad.
+    pub level: Level,
+    /// What.
+    pub message: String,
+    /// The step it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// The lines of one build.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    lines: Vec<Line>,
+    file: File,
+}
+
+impl Log {
+    /// Of a build that is over.
+    pub(crate) const fn closed(path: PathBuf) -> Self {
+        Self {
+            path,
+            open: Mutex::new(None),
+        }
+    }
+
+    /// Of a build that is to run.
+    pub(crate) fn new(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)?;
+        let open = Open {
+            lines: Vec::new(),
+            file,
+        };
+        Ok(Self {
+            path,
+            open: Mutex::new(Some(open)),
+        })
+    }
+
+    /// Adds a line; one too many is not kept.
+    pub(crate) fn add(&self, mut line: Line) {
+        let mut open = self.open.lock();
+        let Some(open) = open.as_mut() else { return };
+        // The last words of a build are kept in any case.
+        if open.lines.len() > MAX_LINES && line.level != Level::Error {
+            return;
+        }
+        if open.lines.len() == MAX_LINES && line.level != Level::Error {
+            line.message = "what it says from here on is not kept".into();
+            line.level = Level::Warn;
+        }
+        if line.message.len() > MAX_LINE {
+            line.message
+                .truncate(line.message.floor_char_boundary(MAX_LINE));
+            line.message.push('…');
+        }
+        if let Ok(mut text) = serde_json::to_vec(&line) {
+            text.push(b'\n');
+            // Who watches reads it from memory; what a full disk loses is lost later.
+            if let Err(error) = open.file.write_all(&text) {
+                tracing::debug!(%error, "a line of a build is not on disk");
+            }
+        }
+        open.lines.push(line);
+    }
+
+    /// Nothing more will be said.
+    pub(crate) fn close(&self) {
+        *self.open.lock() = None;
+    }
+
+    /// Some lines, from the one of this number on.
+    pub(crate) fn page(&self, offset: usize, limit: usize, least: Level) -> Vec<Line> {
+        let some = |lines: &[Line]| {
+            let wanted = lines.iter().filter(|line| line.level >= least);
+            wanted.skip(offset).take(limit).cloned().collect()
+        };
+        if let Some(open) = self.open.lock().as_ref() {
+            return some(&open.lines);
+        }
+        some(&read(&self.path))
+    }
+}
+
+fn read(path: &Path) -> Vec<Line> {
+    let Ok(file) = File::open(path) else {
+        return Vec::new();
+    };
+    BufReader::new(file)
+        .lines()
+        .map_while(Result::ok)
+        // The last one may be half a line, of a server that died.
+        .filter_map(|line| serde_json::from_str(&line).ok())
+        .collect()
+}
+
+/// Cuts what a process writes into lines.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter(Vec<u8>);
+
+impl Splitter {
+    /// Takes some output, and gives the lines that are whole.
+    pub(crate) fn push(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
+        for &byte in bytes {
+            if byte == b'\n' || self.0.len() >= MAX_LINE {
+                self.flush(&mut line);
+            }
+            if byte != b'\n' {
+                self.0.push(byte);
+            }
+        }
+    }
+
+    /// What is left at the end.
+    pub(crate) fn flush(&mut self, mut line: impl FnMut(String)) {
+        let bytes = std::mem::take(&mut self.0);
+        let text = String::from_utf8_lossy(&bytes);
+        // Of a line that was written over, what it said last.
+        let text = text.trim_end_matches('\r');
+        let text = text.rsplit('\r').next().unwrap_or(text);
+        if !text.is_empty() {
+            line(text.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(message: &str, level: Level) -> Line {
+        Line {
+            at: Timestamp::from_micros(1),
+            level,
+            message: message.into(),
+            step: None,
+        }
+    }
+
+    #[test]
+    fn pages_are_the_same_while_it_runs_and_after() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let log = Log::new(path.clone()).unwrap();
+        for number in 0..5 {
+            let level = if number == 2 {
+                Level::Error
+            } else {
+                Level::Info
+            };
+            log.add(line(&number.to_string(), level));
+        }
+        let said = |log: &Log, offset, limit, least| -> Vec<String> {
+            let lines = log.page(offset, limit, least).into_iter();
+            lines.map(|line| line.message).collect()
+        };
+        let check = |log: &Log| {
+            assert_eq!(said(log, 0, 2, Level::Debug), ["0", "1"]);
+            assert_eq!(said(log, 3, 100, Level::Debug), ["3", "4"]);
+            assert!(said(log, 5, 100, Level::Debug).is_empty());
+            assert_eq!(said(log, 0, 100, Level::Error), ["2"]);
+        };
+        check(&log);
+        log.close();
+        check(&log);
+        log.add(line("late", Level::Info));
+        check(&Log::closed(path));
+    }
+
+    #[test]
+    fn output_is_cut_into_lines_wherever_it_breaks() {
+        let mut splitter = Splitter::default();
+        let mut lines = Vec::new();
+        for piece in ["a\nb", "c\r\n", "10%\r50%\r", "100%\n\n", "end"] {
+            splitter.push(piece.as_bytes(), |line| lines.push(line));
+        }
+        splitter.flush(|line| lines.push(line));
+        assert_eq!(lines, ["a", "bc", "100%", "end"]);
+    }
+}
