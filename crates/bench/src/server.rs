@@ -77,6 +77,9 @@ impl Server {
     /// An object, as it is served.
     pub fn get(&self, kind: &str, name: &str) -> Result<serde_json::Value> {
         let shown = self.command(&["get", kind, name, "-o", "json"])?.output()?;
+        if !shown.status.success() {
+            return Err(String::from_utf8_lossy(&shown.stderr).into());
+        }
         Ok(serde_json::from_slice(&shown.stdout)?)
     }
 

@@ -1,12 +1,15 @@
 //! The E2B API as its users feel it, on real sandboxes: create to the agent's first answer beside
 //! what the engine itself takes plus one durable write, create to the first command's output, kill,
-//! list, a fork of many beside as many creates, start of the server and its memory.
+//! list, the same by the Python SDK, a fork of many beside as many creates, start of the server and
+//! its memory.
 //!
-//! It needs root, and `cargo build --release -p dormouse -p dormouse-agent` before it.
+//! It needs root, python3 with venv, and `cargo build --release -p dormouse -p dormouse-agent`
+//! before it.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod forks;
+mod sdk;
 
 use std::{
     fs::File,
@@ -46,6 +49,7 @@ fn main() -> Result<()> {
     for callers in [8, 32] {
         several(&api, callers, plain)?;
     }
+    sdk::measure(&server, plain)?;
     forks::measure(&server)?;
     server.memory("the same after all that, resident")?;
     drop(server);
