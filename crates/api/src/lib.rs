@@ -10,6 +10,7 @@
 //! | `health`, `discovery`, `openapi` | what tools ask before they ask for objects |
 //! | `place`, `params`, `negotiate`, `selector`, `body` | a request, taken apart |
 //! | `read`, `page`, `watch` | get, list in pages, follow changes |
+//! | `warnings` | what was wrong of late with the one object that is asked for |
 //! | `submission`, `write`, `patch`, `delete` | create, replace, patch, delete |
 //! | `gate` | what plugins say to that |
 //! | `served`, `render`, `table` | records as objects, lists, tables |
@@ -38,6 +39,7 @@ mod selector;
 mod served;
 mod submission;
 mod table;
+mod warnings;
 mod watch;
 mod write;
 

@@ -16,7 +16,7 @@ use crate::{
     render::{ListMeta, Renderer},
     resource_api::Api,
     selector::Selector,
-    watch,
+    warnings, watch,
 };
 
 /// How many records are read at a time where a selector needs a look at each.
@@ -34,7 +34,10 @@ pub(crate) async fn get(
         ensure_reached(&api, place.served.kind(), wanted).await?;
     }
     match api.store.get(&key).await? {
-        Some(record) => renderer.object(&record, StatusCode::OK),
+        Some(record) => {
+            let record = warnings::attached(&api, record).await?;
+            renderer.object(&record, StatusCode::OK)
+        }
         None => Err(Refusal::not_found(place.served.about(key.name.as_str()))),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use kit::{Clock as _, SystemClock};
-use model::Timestamp;
+use model::{Timestamp, trouble::TROUBLED};
 use serde_json::Value;
 
 use crate::{
@@ -120,12 +120,17 @@ fn describe(kind: &str, object: &Value, events: &Value, now: i64) -> anyhow::Res
             );
         }
     }
+    let mut status = object["status"].clone();
+    if let Some((word, message)) = trouble(&status) {
+        let _ = writeln!(text, "{:<17}{word}: {message}", "Trouble:");
+    }
     half(&mut text, "Spec", &object["spec"])?;
 
-    let mut status = object["status"].clone();
     let mut take = |name: &str| status.get_mut(name).map(Value::take).unwrap_or_default();
     let operation = take("lastOperation");
     let conditions = take("conditions");
+    // They are among the events.
+    take("recentWarnings");
     if let Value::Object(fields) = &mut status {
         fields.retain(|_, value| !value.is_null());
     }
@@ -180,6 +185,15 @@ fn describe(kind: &str, object: &Value, events: &Value, now: i64) -> anyhow::Res
         },
     );
     Ok(text)
+}
+
+/// What is wrong with it, in one word and a sentence.
+fn trouble(status: &Value) -> Option<(&str, &str)> {
+    let conditions = status["conditions"].as_array()?;
+    let said = conditions
+        .iter()
+        .find(|c| c["type"] == TROUBLED && c["status"] == "True")?;
+    Some((said["reason"].as_str()?, said["message"].as_str()?))
 }
 
 fn pairs(text: &mut String, title: &str, map: &Value) {
@@ -257,7 +271,7 @@ mod tests {
             "metadata": {"name": "a", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
                 "annotations": {LAST_APPLIED: "{}", "x": "y"}},
             "spec": {"template": "base"},
-            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "PauseFailed", "message": "disk full"}],
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "PauseFailed", "message": "disk full"}, {"type": "Troubled", "status": "True", "reason": "RuntimeFailed", "message": "no room"}], "recentWarnings": [{"reason": "PauseFailed"}],
                 "lastOperation": {"kind": "Pause", "state": "Failed", "attempts": 3, "error": "disk full", "startedAt": "2026-01-01T00:00:30Z"}},
         });
         let events = json!({"items": [{"type": "Warning", "reason": "PauseFailed", "count": 3, "message": "disk full", "lastTimestamp": "2026-01-01T00:01:00Z"}]});
@@ -278,14 +292,16 @@ UID:             u
 Created:         2026-01-01T00:00:00Z (5m ago)
 Labels:          <none>
 Annotations:     x=y
+Trouble:         RuntimeFailed: no room
 Spec:
   template: base
 Status:
   phase: Running
 Last operation:  Pause Failed, began 4m ago, 3 attempts: disk full
 Conditions:
-  TYPE    STATUS   AGE         REASON        MESSAGE
-  Ready   False    <unknown>   PauseFailed   disk full
+  TYPE       STATUS   AGE         REASON          MESSAGE
+  Ready      False    <unknown>   PauseFailed     disk full
+  Troubled   True     <unknown>   RuntimeFailed   no room
 Events:
   TYPE      REASON        AGE   COUNT   MESSAGE
   Warning   PauseFailed   4m    3       disk full

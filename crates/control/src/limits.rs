@@ -18,7 +18,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use plan::Note;
-use plugins::{Creation, Limited, Purpose, registry::Holds};
+use plugins::{Creation, Holds, Limited, Purpose};
 
 use crate::{events::about, world::World};
 

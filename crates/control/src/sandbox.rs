@@ -110,9 +110,7 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
         return Err(Done::Rest(next));
     };
     // What was written of the last try has called for this turn; it is no reason for another try.
-    let retry = again(sandbox, &step);
-    let (at, whole) = (retry.map(|(at, _)| at), retry.map(|(_, whole)| whole));
-    if let Timer::In(left) = world.deadlines.judge(&sandbox.key(), "again", at, whole) {
+    if let Some(left) = again(sandbox, &step).and_then(|pause| world.left_of(sandbox, pause)) {
         return Err(Done::Rest(Some(next.map_or(left, |next| next.min(left)))));
     }
     tracing::debug!(key = %sandbox.key(), ?step, why = %plan.why, "acts");
@@ -293,6 +291,7 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let spec = workload_spec(world, sandbox, from.clone())?;
             runtime.create(fence, &spec).await?;
         }
+    world.failed(&next);
         Step::Boot => match runtime.boot(fence).await? {
             Booting::Done => {}
             Booting::UnderWay => return Ok(Effect::UnderWay),

@@ -17,7 +17,7 @@ use model::{
     sandbox::SandboxSpec,
     workload::{Fence, Observed},
 };
-use plan::{Note, sandbox::agrees};
+use plan::{Note, sandbox::agrees, trouble::kills};
 use store::{Query, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
@@ -33,8 +33,10 @@ pub(crate) fn disagreeing(world: &World, there: &[(Uid, Observed)]) -> Vec<Key> 
     let there: BTreeMap<Uid, &Observed> = there.iter().map(|(uid, seen)| (*uid, seen)).collect();
     let all = world.caches.sandboxes.find_all();
     world.disown(&all.iter().map(|sandbox| sandbox.uid()).collect());
-    let differs =
-        |s: &&Arc<Sandbox>| !agrees(s, there.get(&s.uid()).copied().unwrap_or(&Observed::Absent));
+    let differs = |s: &&Arc<Sandbox>| {
+        let seen = there.get(&s.uid()).copied().unwrap_or(&Observed::Absent);
+        !agrees(s, seen) || kills(s, seen).is_some()
+    };
     all.iter()
         .filter(differs)
         .map(|sandbox| sandbox.key())

@@ -12,7 +12,8 @@ use cache::{ClaimCache, PoolCache, SandboxCache, SnapshotCache, TemplateCache};
 use claims::{Desk, Ticket};
 use kit::{Clock, Entropy};
 use model::{
-    Key, Object, Sandbox, Spec, Timestamp, Uid, Version, sandbox::Lease, workload::Secret,
+    Key, Object, OperationId, Sandbox, Spec, Timestamp, Uid, Version, sandbox::Lease,
+    workload::Secret,
 };
 use parking_lot::Mutex;
 use plan::{autoscale::Window, expect::Expectations, idle::Activity};
@@ -131,6 +132,8 @@ pub struct World {
     floors: Mutex<BTreeMap<Key, Version>>,
     /// Sandboxes this loop has driven; what it finds under way in others was begun by another.
     adopted: Mutex<BTreeSet<Uid>>,
+    /// The last operation of a sandbox that failed, and when, on the monotonic clock.
+    failed: Mutex<BTreeMap<Key, (OperationId, Duration)>>,
     /// Where claims are served.
     pub(crate) desk: Arc<Desk>,
     /// The places that declarative claims have in line.
@@ -178,6 +181,7 @@ impl World {
             expectations: Mutex::default(),
             floors: Mutex::default(),
             adopted: Mutex::default(),
+            failed: Mutex::default(),
             desk,
             tickets: Mutex::default(),
             windows: Mutex::default(),
@@ -266,6 +270,25 @@ impl World {
         self.adopted.lock().retain(|uid| known.contains(uid));
     }
 
+    /// Remembers when a step of an operation failed.
+    pub(crate) fn failed(&self, sandbox: &Sandbox) {
+        if let Some(operation) = &sandbox.status.last_operation {
+            let now = self.ports.clock.monotonic();
+            let mut failed = self.failed.lock();
+            failed.insert(sandbox.key(), (operation.id, now));
+        }
+    }
+
+    /// What is left of a pause after the last failure of the operation in flight. What failed before
+    /// this loop began is worth a try.
+    pub(crate) fn left_of(&self, sandbox: &Sandbox, pause: Duration) -> Option<Duration> {
+        let failed = self.failed.lock();
+        let (id, at) = failed.get(&sandbox.key())?;
+        let same = sandbox.status.last_operation.as_ref().map(|op| op.id) == Some(*id);
+        let left = (*at + pause).checked_sub(self.ports.clock.monotonic())?;
+        (same && !left.is_zero()).then_some(left)
+    }
+
     pub(crate) fn forget(&self, key: &Key) {
         self.floors.lock().remove(key);
         self.tickets.lock().remove(key);
@@ -307,6 +330,7 @@ impl World {
 
 /// What a failed write means for a turn.
 pub(crate) fn lost(key: &Key, error: &StoreError) -> Done {
+        self.failed.lock().remove(key);
     match error {
         // What happened arrives in the cache and asks for the next turn; until then waiting longer
         // each time keeps a cache that lags from being answered with a storm of conflicts.

@@ -209,11 +209,13 @@ async fn find_or_place(
     }
     let id = mint(api);
     let wanted = order.spec(api, &id);
+    let holds = api.ask_plugins(team, &id, &wanted).await?;
     let reserved = api.ledger.reserve(&caller.account(), &id, &wanted)?;
     // From before the claim: who makes it ready may be quick.
     let expected = api.desk.expect(&id);
     let mut placed = place(api, team, order, &id, deadline, left).await?;
     placed.expected = Some(expected);
+    holds.written(placed.version);
     reserved.written(placed.version);
     Ok((placed, false))
 }

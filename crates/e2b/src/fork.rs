@@ -21,6 +21,7 @@ use http::StatusCode;
 use model::{
     Key, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, sandbox::SandboxSpec,
 };
+use plugins::Holds;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
@@ -68,7 +69,7 @@ pub(crate) async fn fork(call: Call) -> Answer {
     let order = Order::forked(&api, &caller, &source, &snapshot.metadata.name, seconds);
     let mut children = Vec::new();
     for _ in 0..count {
-        children.push(Child::reserve(&api, &caller, &order)?);
+        children.push(Child::reserve(&api, &caller, &order).await?);
     }
     let (tell, hear) = oneshot::channel();
     let work = Arc::clone(&api);
@@ -113,16 +114,19 @@ pub(crate) async fn fork(call: Call) -> Answer {
 struct Child {
     id: SandboxId,
     name: Name,
+    holds: Holds,
     reserved: Reservation,
 }
 
 impl Child {
-    fn reserve(api: &E2b, caller: &Caller, order: &Order) -> Result<Self, Refusal> {
+    async fn reserve(api: &E2b, caller: &Caller, order: &Order) -> Result<Self, Refusal> {
         let id = mint(api);
         let wanted = order.spec(api, &id);
+        let holds = api.ask_plugins(&caller.team, &id, &wanted).await?;
         Ok(Self {
             name: Name::new(id.as_str())
                 .map_err(|_| Refusal::internal("an id could not be made"))?,
+            holds,
             reserved: api.ledger.reserve(&caller.account(), &id, &wanted)?,
             id,
         })
@@ -195,6 +199,7 @@ impl Forking<'_> {
 
     async fn place(&self, child: Child) -> Result<Placed, Refusal> {
         let placed = make(self.api, self.team, self.order, &child.id).await?;
+        child.holds.written(placed.version);
         child.reserved.written(placed.version);
         Ok(placed)
     }

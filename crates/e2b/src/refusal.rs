@@ -15,6 +15,7 @@ use axum::{
 use cache::WaitError;
 use claims::Stock;
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use plugins::Limited;
 use serde_json::json;
 use store::{Outcome, StoreError};
 
@@ -296,6 +297,13 @@ impl From<QuotaExceeded> for Refusal {
     fn from(exceeded: QuotaExceeded) -> Self {
         // Trying again does not help until something is ended.
         Self::new(StatusCode::TOO_MANY_REQUESTS, exceeded.to_string()).retry(Retry::Never)
+    }
+}
+
+impl From<Limited> for Refusal {
+    fn from(limited: Limited) -> Self {
+        let after = limited.retry_after.as_secs().max(1);
+        Self::new(StatusCode::TOO_MANY_REQUESTS, limited.to_string()).retry(Retry::After(after))
     }
 }
 

@@ -10,7 +10,8 @@ use cache::{
 };
 use claims::Desk;
 use kit::{Clock, Entropy, Tasks};
-use model::{Name, Timestamp};
+use model::{Name, Namespace, SandboxId, Timestamp, sandbox::SandboxSpec};
+use plugins::{Creation, Holds, Limited, Plugins, Purpose};
 use store::Store;
 use tokio::time::Instant;
 
@@ -47,7 +48,8 @@ pub struct Options {
     pub memory_mib: u32,
     /// Likewise, in MiB.
     pub disk_mib: u32,
-    /// How long a sandbox may take to be ready. Less than the minute that clients wait.
+    /// How long a sandbox may take to be ready, where neither its request nor its pool says. Less than
+    /// the minute that official clients wait unless told otherwise: who hears why can act on it.
     pub startup_timeout: Duration,
     /// How long a pause, a resume or a change may take.
     pub operation_timeout: Duration,
@@ -161,9 +163,11 @@ pub struct Ports {
     /// Where claims are served; none to have one of its own, where nobody else of this process
     /// claims.
     pub desk: Option<Arc<Desk>>,
-}
     /// Where templates are built; none where that cannot be.
     pub builder: Option<Arc<Builder>>,
+    /// Who has a say in what is made.
+    pub plugins: Plugins,
+}
 
 impl Ports {
     /// Ports without administrators, an audit or metrics, and without logs but those of a sandbox's life.
@@ -192,8 +196,9 @@ impl Ports {
             followers: Arc::new(Nothing),
             images: Arc::new(Nothing),
             desk: None,
-        }
             builder: None,
+            plugins: Plugins::default(),
+        }
     }
 }
 
@@ -214,8 +219,9 @@ pub struct E2b {
     pub(crate) followers: Arc<dyn Followers>,
     pub(crate) images: Arc<dyn Images>,
     pub(crate) desk: Arc<Desk>,
-    pub(crate) options: Options,
     pub(crate) builder: Option<Arc<Builder>>,
+    pub(crate) plugins: Plugins,
+    pub(crate) options: Options,
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
     pub(crate) told: Told,
@@ -225,6 +231,31 @@ pub struct E2b {
 }
 
 impl E2b {
+    /// Asks plugins for a sandbox that is about to be made. What they set aside is to be told when
+    /// it is written.
+    ///
+    /// # Errors
+    /// If one of them does not admit it now.
+    pub(crate) async fn ask_plugins(
+        &self,
+        team: &Namespace,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<Holds, Limited> {
+        let wanted = Creation {
+            purpose: Purpose::Request,
+            team,
+            spec,
+            count: 1,
+            ids: std::slice::from_ref(id),
+        };
+        let mut admitted = self.plugins.before_create(&wanted).await;
+        match admitted.limited.take() {
+            Some(limited) => Err(limited),
+            None => Ok(admitted.next_holds()),
+        }
+    }
+
     /// Starts following the caches.
     ///
     /// # Errors
@@ -277,8 +308,9 @@ impl E2b {
             followers: ports.followers,
             images: ports.images,
             desk,
-            options,
             builder: ports.builder,
+            plugins: ports.plugins,
+            options,
             roster,
             queues: Queues::default(),
             told: Told::default(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::BootFailure;
 
-/// The condition that says what is wrong. It is there only where something was.
+/// The condition that says what is wrong. It is there only while something is.
 pub const TROUBLED: &str = "Troubled";
 
 /// What is wrong with a sandbox, or with the members of a pool.

@@ -87,11 +87,10 @@ pub fn taken_over(sandbox: &Sandbox) -> Option<SandboxStatus> {
     Some(status)
 }
 
-/// When a step that has failed is worth another try, and how long that is after its operation began;
-/// none if it has not failed, or something else is wanted by now. What has to be fetched is tried
-/// less often than what is here.
+/// How long after its last failure a step is worth another try; none if it has not failed, or
+/// something else is wanted by now. What has to be fetched is tried less often than what is here.
 #[must_use]
-pub fn again(sandbox: &Sandbox, step: &Step) -> Option<(Timestamp, Duration)> {
+pub fn again(sandbox: &Sandbox, step: &Step) -> Option<Duration> {
     let operation = sandbox.status.last_operation.as_deref()?;
     let failed = operation.state == OperationState::InFlight
         && operation.attempts > 0
@@ -102,9 +101,7 @@ pub fn again(sandbox: &Sandbox, step: &Step) -> Option<(Timestamp, Duration)> {
         Some((Trouble::PullBackOff, _)) => Duration::from_secs(2),
         Some(_) | None => Duration::from_millis(20),
     };
-    let pauses = (0..operation.attempts).map(|nth| (first * (1 << nth.min(16))).min(LONGEST));
-    let whole = pauses.sum();
-    Some((operation.started_at.plus(whole), whole))
+    Some((first * (1 << (operation.attempts - 1).min(16))).min(LONGEST))
 }
 
 /// The longest pause between two tries.
@@ -231,14 +228,12 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 1..MAX_ATTEMPTS {
             fail(&mut sandbox, &create, false);
-            let (at, whole) = again(&sandbox, &create).unwrap();
-            assert_eq!(at.since(T0), whole);
-            pauses.push(whole.as_millis());
+            pauses.push(again(&sandbox, &create).unwrap().as_millis());
         }
-        assert_eq!(pauses, [20, 60, 140, 300]);
+        assert_eq!(pauses, [20, 40, 80, 160]);
         let status = sandbox.status.clone();
         sandbox.status = trouble::troubled(status, Trouble::PullBackOff, "no", T0);
-        assert_eq!(again(&sandbox, &create).unwrap().1.as_secs(), 30);
+        assert_eq!(again(&sandbox, &create).unwrap().as_secs(), 16);
         // Another step, another wish, or none: nothing to wait for.
         assert_eq!(again(&sandbox, &Step::Freeze), None);
         sandbox.metadata.generation = Generation(9);

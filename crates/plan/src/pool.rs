@@ -254,9 +254,8 @@ fn failing(view: View<'_>, steps: &[Step]) -> Option<Box<Failing>> {
     (!view.members.iter().any(came_up)).then(|| Box::new(known.clone()))
 }
 
-/// Says in one word what is wrong with a pool; and that nothing is, where something was.
+/// Says in one word what is wrong with a pool, while something is.
 fn say_trouble(status: &mut PoolStatus, view: View<'_>) {
-    let known = status.conditions.iter().any(|c| &*c.kind == TROUBLED);
     let full = status.claimed >= view.pool.spec.max && view.demand.waiting > 0;
     let trouble = match (&status.failing, view.limit) {
         (Some(failing), _) if failing.times > 1 => {
@@ -270,17 +269,14 @@ fn say_trouble(status: &mut PoolStatus, view: View<'_>) {
         (_, None) if full => Some((Trouble::NoCapacity, status.why.clone())),
         (_, None) => None,
     };
-    if trouble.is_none() && !known {
-        return;
-    }
+    let Some((word, message)) = trouble else {
+        return status.conditions.retain(|c| &*c.kind != TROUBLED);
+    };
     let condition = Condition {
         kind: TROUBLED.into(),
-        status: match trouble {
-            Some(_) => ConditionStatus::True,
-            None => ConditionStatus::False,
-        },
-        reason: trouble.as_ref().map_or("Resolved", |t| t.0.as_str()).into(),
-        message: trouble.map(|(_, message)| message).unwrap_or_default(),
+        status: ConditionStatus::True,
+        reason: word.as_str().into(),
+        message,
         last_transition_time: view.now,
         observed_generation: view.pool.metadata.generation,
     };

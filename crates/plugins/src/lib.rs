@@ -23,7 +23,7 @@ pub mod plugin;
 pub mod registry;
 
 pub use plugin::{Admission, Creation, Hold, Plugin, Purpose, Refusal};
-pub use registry::{Admitted, Limited, PATIENCE, Plugins, Refused};
+pub use registry::{Admitted, Holds, Limited, PATIENCE, Plugins, Refused};
 
 /// The guide, so that what it shows compiles.
 #[cfg(doctest)]

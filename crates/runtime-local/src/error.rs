@@ -68,11 +68,11 @@ impl From<EngineError> for RuntimeError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Refused(refused) => refused,
+            EngineError::Image(error) => Self::Pull(error.to_string().into()),
             EngineError::System { .. }
             | EngineError::Inside { .. }
             | EngineError::Lacking { .. }
             | EngineError::Oci { .. }
-            | EngineError::Image(_)
             | EngineError::Damaged { .. } => Self::Failed(error.to_string().into()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use ::runtime::{RuntimeError, WorkloadSpec};
+use ::runtime::{IMAGES, RuntimeError, WorkloadSpec};
 use images::{ImageConfig, ImageError, InUse, Kept, Origin, Pinned, Reference, Sweep, Swept};
 use model::{Digest, StringMap, Uid, template::ImagePullPolicy};
 
@@ -45,6 +45,15 @@ impl Engine {
             None if name == BASE => Ok(self.images.find(BASE)?.map(Arc::new)),
             None => Ok(Some(self.images.ensure(name, pull).await?)),
         }
+    }
+
+    /// An image that is not on this host.
+    pub(crate) fn missing_image(&self, images: &StringMap) -> Option<Box<str>> {
+        let name = only(images).ok()?;
+        let here = self.options.images.contains_key(name)
+            || name == BASE
+            || self.images.find(name).is_ok_and(|found| found.is_some());
+        (!here).then(|| name.into())
     }
 
     /// The image of the one container a sandbox has here.
@@ -214,7 +223,7 @@ impl From<ImageError> for EngineError {
         match error {
             error if error.is_retryable() => Self::Image(error),
             error => Self::Refused(RuntimeError::Impossible {
-                field: "images",
+                field: IMAGES,
                 reason: error.to_string().into(),
             }),
         }

@@ -5,33 +5,35 @@ use std::{fs::File, io::Read as _};
 use ::runtime::Observed;
 use model::Uid;
 
-use crate::{engine::Engine, record::Place, workload::UNKNOWN_EXIT};
+use crate::{
+    engine::Engine,
+    record::Place,
+    workload::{Slot, UNKNOWN_EXIT},
+};
 
 impl Engine {
     /// What is under a uid now.
     pub(crate) fn inspect(&self, uid: Uid) -> Observed {
-        let Some(slot) = self.slot(uid) else {
-            return Observed::Absent;
-        };
-        self.refresh(uid, &slot);
-        let mut seen = slot.seen.lock();
-        let Some(workload) = seen.as_mut() else {
-            return Observed::Absent;
-        };
-        if workload.process.is_some() {
-            workload.record.oom_kills = self.cgroup(uid).oom_kills();
-        }
-        workload.observed()
+        let slot = self.slot(uid);
+        let seen = slot.and_then(|slot| self.look_now(uid, &slot));
+        seen.unwrap_or(Observed::Absent)
     }
 
     /// Everything that is there.
     pub(crate) fn list(&self) -> Vec<(Uid, Observed)> {
-        let look = |(uid, slot): (Uid, std::sync::Arc<crate::workload::Slot>)| {
-            self.refresh(uid, &slot);
-            let seen = slot.seen.lock();
-            Some((uid, seen.as_ref()?.observed()))
-        };
-        self.all_slots().into_iter().filter_map(look).collect()
+        let all = self.all_slots().into_iter();
+        all.filter_map(|(uid, slot)| Some((uid, self.look_now(uid, &slot)?)))
+            .collect()
+    }
+
+    fn look_now(&self, uid: Uid, slot: &Slot) -> Option<Observed> {
+        self.refresh(uid, slot);
+        let mut seen = slot.seen.lock();
+        let workload = seen.as_mut()?;
+        if workload.process.is_some() {
+            workload.record.oom_kills = self.cgroup(uid).oom_kills();
+        }
+        Some(workload.observed())
     }
 }
 

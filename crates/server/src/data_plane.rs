@@ -257,13 +257,7 @@ pub(crate) fn usual_size() -> anyhow::Result<Size> {
     Ok(Size {
         cpu_millis: u64::from(options.cpu_count) * 1000,
         memory_mib: u64::from(options.memory_mib),
-    };
-    let caches = on.control.caches();
-    Ok(Arc::new(Ledger::new(
-        caches.sandboxes.clone(),
-        caches.templates.clone(),
-        otherwise,
-    )))
+    })
 }
 
 async fn start_api(
@@ -296,13 +290,14 @@ async fn start_api(
         on.keys.clone(),
         Arc::clone(&ledger),
     );
-        ports.builder = Some(workshop::start_builder(on, runtime, ledger, tasks).await?);
     ports.audit = Some(on.audit.clone());
     ports.desk = Some(Arc::clone(on.control.desk()));
     ports.followers = Arc::new(Routed(watched.clone()));
     ports.images = Arc::new(KnownImages(Arc::clone(&on.engine.runtime)));
+    ports.plugins = on.control.say.plugins.clone();
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
     if let Some(runtime) = &on.engine.local {
+        ports.builder = Some(workshop::start_builder(on, runtime, ledger, tasks).await?);
         let sampler = Arc::new(Sampler::default());
         ports.metrics = sampler.clone();
         ports.logs = Arc::new(ProcessLogs(runtime.clone()));

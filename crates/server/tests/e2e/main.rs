@@ -15,6 +15,8 @@ mod kubectl_changes;
 mod lifecycle;
 mod local_runtime;
 mod quotas;
+mod crashes;
+mod diagnosis;
 mod run;
 mod run_on_server;
 mod sandboxes;

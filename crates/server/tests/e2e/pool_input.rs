@@ -33,7 +33,10 @@ fn post(server: &Server, path: &str, body: &str) -> (String, Value) {
         .args(["-H", &format!("Authorization: Bearer {}", token.trim())])
         .args(["-H", "Content-Type: application/json"])
         .arg("--data-binary")
-        .arg(format!("@{}", server.home.path().join("body.json").display()))
+        .arg(format!(
+            "@{}",
+            server.home.path().join("body.json").display()
+        ))
         .arg(format!(
             "https://localhost:{}/apis/dormouse.dev/v1alpha1/namespaces/default/{path}",
             server.port()
@@ -75,8 +78,13 @@ fn each_mistake_is_told_and_the_pool_beside_it_keeps_serving() {
     );
     let cron = json!({"schedules": [{"cron": "at noon", "durationSeconds": 600, "minIdle": 1}]});
     for (what, body, code, field) in [
-        ("no template", without, "400", "spec"),
-        ("no range", with(json!({"minIdle": 3})), "422", "spec.minIdle"),
+        ("no template", without, "422", "spec.template"),
+        (
+            "no range",
+            with(json!({"minIdle": 3})),
+            "422",
+            "spec.minIdle",
+        ),
         ("max below", with(json!({"max": 0})), "422", "spec.maxIdle"),
         (
             "no crontab",
@@ -84,7 +92,12 @@ fn each_mistake_is_told_and_the_pool_beside_it_keeps_serving() {
             "422",
             "spec.autoscale.schedules[0].cron",
         ),
-        ("no such field", with(json!({"warm": 1})), "400", "spec.warm"),
+        (
+            "no such field",
+            with(json!({"warm": 1})),
+            "400",
+            "spec.warm",
+        ),
     ] {
         let (answered, said) = post(&server, "sandboxpools?fieldValidation=Strict", &body);
         assert_eq!(answered, code, "{what}: {said}");
@@ -93,17 +106,30 @@ fn each_mistake_is_told_and_the_pool_beside_it_keeps_serving() {
     }
     // Ten megabytes of environment, by both doors.
     let env = json!({"A": "x".repeat(10 << 20)});
-    let claim = object("SandboxClaim", "large", &json!({"pool": "good", "env": env}));
+    let claim = object(
+        "SandboxClaim",
+        "large",
+        &json!({"pool": "good", "env": env}),
+    );
     let (answered, said) = post(&server, "sandboxclaims", &claim);
-    assert_eq!((answered.as_str(), &said["reason"]), ("413", &json!("RequestEntityTooLarge")));
+    assert_eq!(
+        (answered.as_str(), &said["reason"]),
+        ("413", &json!("RequestEntityTooLarge"))
+    );
     let body = json!({"templateID": "good", "envVars": env}).to_string();
     server.write("create.json", &body);
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--write-out", "\n%{http_code}"])
-        .args(["-H", &format!("X-API-Key: {}", server.exported("E2B_API_KEY"))])
+        .args([
+            "-H",
+            &format!("X-API-Key: {}", server.exported("E2B_API_KEY")),
+        ])
         .args(["-H", "Content-Type: application/json"])
         .arg("--data-binary")
-        .arg(format!("@{}", server.home.path().join("create.json").display()))
+        .arg(format!(
+            "@{}",
+            server.home.path().join("create.json").display()
+        ))
         .arg(format!("{}/sandboxes", server.exported("E2B_API_URL")));
     let said = run(&mut curl, "").ok();
     assert!(said.ends_with("\n413"), "{said}");
@@ -118,7 +144,7 @@ fn each_mistake_is_told_and_the_pool_beside_it_keeps_serving() {
     );
     server.run_with("apply -n blue -f -", &foreign).ok();
     let told = until("why it waits, or has ended", || {
-        let status = status(&server, "claim foreign -n blue");
+        let status = status(&server, "sbc foreign -n blue");
         (status["reason"] == "NoSuchPool" || status["phase"] == "Completed").then_some(status)
     });
     assert!(told["bound"].is_null(), "{told}");
@@ -126,13 +152,13 @@ fn each_mistake_is_told_and_the_pool_beside_it_keeps_serving() {
         .run("sandbox create good -n blue")
         .failed_saying(&["good"]);
     let ended = until("its time is over", || {
-        let status = status(&server, "claim foreign -n blue");
+        let status = status(&server, "sbc foreign -n blue");
         (status["phase"] == "Completed").then_some(status)
     });
     assert_eq!(ended["reason"], "TimedOut");
     serves();
 
-    let all = server.run("get pools -A").ok();
+    let all = server.run("get sbp -A").ok();
     assert!(!all.contains("bad"), "{all}");
     assert_eq!(server.run("sandbox ls -q").ok(), "");
     server.stop();
@@ -151,7 +177,7 @@ fn a_pool_whose_members_cannot_be_made_tries_less_and_less_and_says_why() {
         .run_with("apply -f -", &object("SandboxPool", "early", &spec))
         .ok();
     let why = until("what it lacks", || {
-        let why = status(&server, "pool early")["why"].take();
+        let why = status(&server, "sbp early")["why"].take();
         why.as_str().map(str::to_owned)
     });
     assert!(why.contains("template later does not exist"), "{why}");
@@ -161,12 +187,12 @@ fn a_pool_whose_members_cannot_be_made_tries_less_and_less_and_says_why() {
         .run_with("apply -f -", &object("SandboxTemplate", "later", &image))
         .ok();
     let failing = until("it has failed more than once", || {
-        let status = status(&server, "pool early");
+        let status = status(&server, "sbp early");
         (status["failing"]["times"].as_u64()? >= 2).then_some(status)
     });
     let message = failing["failing"]["message"].as_str().unwrap();
     assert!(message.contains("no-such-image"), "{message}");
-    let told = server.run("describe pool early").ok();
+    let told = server.run("describe sbp early").ok();
     assert!(told.contains("MembersFail"), "{told}");
     // They are few, however long it goes on.
     assert!(failing["total"].as_u64().unwrap() <= 4, "{failing}");
@@ -179,10 +205,10 @@ fn a_pool_whose_members_cannot_be_made_tries_less_and_less_and_says_why() {
         .run_with("apply -f -", &object("SandboxPool", "early", &spec))
         .ok();
     until("two idle members", || {
-        let status = status(&server, "pool early");
+        let status = status(&server, "sbp early");
         (status["idle"] == 2 && status["failing"].is_null()).then_some(())
     });
-    server.run("delete pool early good").ok();
+    server.run("delete sbp early good").ok();
     until("nothing is left", || {
         let left = server.run("get sandboxes -A -o json").ok();
         parsed(&left)["items"].as_array()?.is_empty().then_some(())

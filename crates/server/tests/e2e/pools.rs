@@ -42,7 +42,7 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
         },
     });
     server.run_with("apply -f -", &pool("busy", &spec)).ok();
-    let status = |server: &Server| get(server, "pool busy")["status"].take();
+    let status = |server: &Server| get(server, "sbp busy")["status"].take();
     until("one idle member", || {
         (status(&server)["idle"] == 1).then_some(())
     });
@@ -55,7 +55,7 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
     });
     assert_eq!(raised["claimed"], 6, "{raised}");
     assert_eq!(raised["autoscale"]["reason"], "Queue", "{raised}");
-    let told = server.run("describe pool busy").ok();
+    let told = server.run("describe sbp busy").ok();
     assert!(told.contains("ScaledUp"), "{told}");
 
     // What it knows is in its record.
@@ -67,7 +67,7 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
     });
     assert_eq!(lowered["claimed"], 6, "nobody's sandbox went: {lowered}");
     assert_eq!(lowered["autoscale"]["reason"], "Quiet", "{lowered}");
-    let told = server.run("describe pool busy").ok();
+    let told = server.run("describe sbp busy").ok();
     assert!(told.contains("ScaledDown"), "{told}");
     server.stop();
 }
@@ -90,7 +90,7 @@ fn a_claim_for_more_than_its_team_may_have_gets_what_is_left_and_the_rest_later(
     let status = |what: &str| get(&server, &format!("{what} -n blue"))["status"].take();
     // No more wait than the team could ever have.
     let limited = until("as many members as the quota", || {
-        let status = status("pool wide");
+        let status = status("sbp wide");
         (status["idle"] == 6).then_some(status)
     });
     let why = limited["why"].as_str().unwrap();
@@ -101,21 +101,26 @@ fn a_claim_for_more_than_its_team_may_have_gets_what_is_left_and_the_rest_later(
         .ok();
     let bound = |status: &Value| status["bound"].as_array().map_or(0, Vec::len);
     let part = until("six of eight", || {
-        let status = status("claim eight");
+        let status = status("sbc eight");
         (bound(&status) == 6 && status["reason"] == "Limited").then_some(status)
     });
     let said = part["conditions"].as_array().unwrap();
     let said = said.iter().find(|c| c["type"] == "Admitted").unwrap();
     assert_eq!(said["status"], "False");
     let message = said["message"].as_str().unwrap();
-    assert!(message.starts_with("team-quota: the team may have 6 sandboxes"), "{message}");
-    let told = server.run("describe claim eight -n blue").ok();
+    assert!(
+        message.starts_with("team-quota: the team may have 6 sandboxes"),
+        "{message}"
+    );
+    let told = server.run("describe sbc eight -n blue").ok();
     assert!(told.contains("Limited"), "{told}");
-    server.run("sandbox create -n blue").failed_saying(&["may have 6 sandboxes"]);
+    server
+        .run("sandbox create -n blue")
+        .failed_saying(&["may have 6 sandboxes"]);
     // More is allowed: the rest comes by itself.
     quota(8);
     let all = until("all eight", || {
-        let status = status("claim eight");
+        let status = status("sbc eight");
         (status["phase"] == "Completed").then_some(status)
     });
     assert_eq!((bound(&all), &all["reason"]), (8, &json!("Bound")), "{all}");
