@@ -1,11 +1,11 @@
 //! HTTPS to one server, trusting that server's CA and nobody else's.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::http1::SendRequest};
 use hyper_util::rt::TokioIo;
 use kit::Tasks;
@@ -81,6 +81,15 @@ impl Refusal {
     }
 }
 
+/// What is sent: known in whole, or as it comes.
+pub(crate) type Sent = UnsyncBoxBody<Bytes, io::Error>;
+
+pub(crate) fn whole(bytes: Bytes) -> Sent {
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
 /// A client of one server.
 pub(crate) struct Client {
     target: Target,
@@ -89,7 +98,7 @@ pub(crate) struct Client {
     port: u16,
     tls: TlsConnector,
     // One connection is enough for commands that ask one thing after the other.
-    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
+    idle: Mutex<Option<SendRequest<Sent>>>,
     tasks: Tasks,
 }
 
@@ -184,14 +193,31 @@ impl Client {
     /// Opens a stream of JSON lines, on a connection of its own.
     pub(crate) async fn stream(&self, path: &str, accept: &str) -> anyhow::Result<Lines> {
         let request = self.request(Method::GET, path, accept, None)?;
+        self.open(request).await
+    }
+
+    /// Sends what may be large, and reads an answer that may be so, too, as it comes.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Sent,
+    ) -> anyhow::Result<Lines> {
+        let request = self.request(method, path, JSON, None)?;
+        self.open(request.map(|_| body)).await
+    }
+
+    async fn open(&self, request: Request<Sent>) -> anyhow::Result<Lines> {
+        let path = request.uri().path().to_owned();
         let mut sender = self.connect().await?;
-        let response = sender.send_request(request).await.context("open a watch")?;
+        let response = sender.send_request(request).await;
+        let response = response.with_context(|| format!("ask for {path}"))?;
         let status = response.status();
         let body = response.into_body();
         if status != StatusCode::OK {
             let bytes = body.collect().await.context("read the answer")?.to_bytes();
             self.judge(status, &bytes)?;
-            bail!("the server answered {status} to a watch");
+            bail!("the server answered {status} to {path}");
         }
         Ok(Lines {
             body,
@@ -225,7 +251,7 @@ impl Client {
         path: &str,
         accept: &str,
         body: Option<(&str, &Value)>,
-    ) -> anyhow::Result<Request<Full<Bytes>>> {
+    ) -> anyhow::Result<Request<Sent>> {
         let authority = if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -250,11 +276,11 @@ impl Client {
             bytes = serde_json::to_vec(value)?.into();
         }
         request
-            .body(Full::new(bytes))
+            .body(whole(bytes))
             .with_context(|| format!("ask for {path}"))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
+    async fn send(&self, request: Request<Sent>) -> anyhow::Result<Response<Incoming>> {
         let mut idle = self.idle.lock().await;
         let mut usable = None;
         if let Some(mut sender) = idle.take()
@@ -274,7 +300,7 @@ impl Client {
         Ok(response)
     }
 
-    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    async fn connect(&self) -> anyhow::Result<SendRequest<Sent>> {
         let server = &self.target.server;
         let from = self.kubeconfig.display();
         let dial = async {
@@ -312,10 +338,24 @@ pub(crate) struct Lines {
     body: Incoming,
     buffer: BytesMut,
     // The connection lasts as long as somebody could still send on it.
-    _sender: SendRequest<Full<Bytes>>,
+    _sender: SendRequest<Sent>,
 }
 
 impl Lines {
+    /// The next bytes, whatever they are.
+    pub(crate) async fn bytes(&mut self) -> anyhow::Result<Option<Bytes>> {
+        loop {
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(frame) => {
+                    if let Ok(data) = frame.context("read the answer")?.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
     /// The next value, `None` when the server has ended the stream.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         loop {

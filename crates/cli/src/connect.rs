@@ -61,6 +61,14 @@ pub struct Scope {
 }
 
 impl Connection {
+    /// The server that has a data directory.
+    pub(crate) fn in_directory(data_dir: &Path) -> Self {
+        Self {
+            kubeconfig: None,
+            data_dir: Some(data_dir.to_owned()),
+        }
+    }
+
     /// A client of that server.
     pub(crate) fn client(&self, is_root: bool) -> anyhow::Result<Client> {
         let (target, path) = self.target(is_root)?;

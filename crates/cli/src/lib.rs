@@ -13,9 +13,11 @@
 //! | [`e2b`] | the E2B API, as whom, and the agents behind it |
 //! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`history`], [`gc`], [`cert`] | commands over that |
 //! | [`attached`] | a sandbox for one command, on a server that runs |
+//! | [`admin`] | the affairs of a whole server, for commands that also work without one |
 //! | [`progress`] | saying what takes long |
 //! | [`exec`] | a command inside a sandbox, joined to this process and its terminal |
 
+mod admin;
 mod apply;
 mod attached;
 mod audit;
@@ -50,6 +52,7 @@ use std::{
 
 use clap::Subcommand;
 
+pub use admin::Admin;
 pub use attached::Server;
 pub use connect::{Connection, KUBECONFIG_VARIABLE, Scope, default_data_dir};
 pub use e2b::Access;

@@ -23,6 +23,18 @@ const OTHERS: u32 = 0o077;
 /// What only we put into a directory.
 const MARKS: [&str; 2] = ["FORMAT", "lock"];
 
+/// Another process has the data directory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the data directory {} is in use by {holder}: stop it, or choose another directory with \
+     --data-dir", directory.display()
+)]
+pub(crate) struct InUse {
+    directory: PathBuf,
+    /// Which one, as far as it said so.
+    pub(crate) holder: String,
+}
+
 /// A data directory that this process has to itself.
 #[derive(Debug)]
 pub(crate) struct DataDir {
@@ -161,11 +173,11 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
                 "" => "another process".to_owned(),
                 pid => format!("process {pid}"),
             };
-            bail!(
-                "the data directory {} is in use by {holder}: stop it, or choose another \
-                 directory with --data-dir",
-                directory.display()
-            );
+            return Err(InUse {
+                directory: directory.to_owned(),
+                holder,
+            }
+            .into());
         }
         Err(TryLockError::Error(e)) => {
             return Err(e).with_context(|| format!("lock {}", path.display()));

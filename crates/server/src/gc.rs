@@ -12,7 +12,7 @@ use api::Authenticator;
 use axum::{
     Json, Router,
     extract::{Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
     routing::post,
 };
@@ -26,6 +26,8 @@ use runtime_local::LocalRuntime;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{Store, StoreError, StoreExt as _};
+
+use crate::admin::{admitted, refusal};
 
 /// How often records are read again because something changed meanwhile.
 const READINGS: usize = 4;
@@ -239,13 +241,8 @@ async fn collect(
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Response {
-    let authorization = headers.get(header::AUTHORIZATION);
-    if !collector
-        .admins
-        .admits(authorization.map(|value| value.as_bytes()))
-    {
-        let code = StatusCode::UNAUTHORIZED;
-        return refusal(code, "Unauthorized", "this needs the administrator's token");
+    if let Err(refused) = admitted(&collector.admins, &headers) {
+        return refused;
     }
     // What it would do by itself, by now or later: the grace holds for whoever asks too.
     match collector.sweep(asked.dry_run, collector.grace).await {
@@ -260,14 +257,6 @@ async fn collect(
             )
         }
     }
-}
-
-fn refusal(code: StatusCode, reason: &str, message: &str) -> Response {
-    let body = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
-        "reason": reason, "message": message,
-    });
-    (code, Json(body)).into_response()
 }
 
 /// As `dormouse gc` prints it.

@@ -1,24 +1,32 @@
-//! `dormouse image` and `dormouse template`: the images of a data directory that no
-//! server has open.
+//! `dormouse image`: the images of a data directory, whether a server has it or not; and
+//! `dormouse template`, where none has.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `place` | finding out whether a server has the directory |
+//! | `store` | what is done with images, by whoever has them |
+//! | `remote` | the same, by way of a server |
+//! | [`serve`] | what that server answers |
+//! | `far` | how far a transfer is |
 
-use std::{
-    io::{IsTerminal as _, Write as _},
-    path::PathBuf,
-    sync::Arc,
-};
+mod far;
+mod place;
+mod remote;
+pub(crate) mod serve;
+mod store;
 
-use anyhow::{Context as _, bail};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
-use images::{
-    Commit, Debian, Flight, Format, ImageError, InUse, Kept, Login, Options, Origin, Progress,
-    Store, Sweep, Swept,
-};
-use kit::{Clock, Entropy, SystemClock};
+use far::bytes;
+use images::{Debian, Format, Options, Store};
 use model::Digest;
-use serde_json::json;
-use store_redb::RedbStore;
+use place::Place;
+use serde_json::{Value, json};
+use store::Listed;
 
-use crate::{config::Settings, data_dir::DataDir, gc, interpreter};
+use crate::{config::Settings, data_dir::DataDir, interpreter};
 
 /// Images on this host.
 #[derive(Debug, Args)]
@@ -32,8 +40,8 @@ use crate::{config::Settings, data_dir::DataDir, gc, interpreter};
   dormouse image ls --json
   dormouse image rm app:1
 
-They work on the data directory itself, which no server may have open: a server that runs pulls
-what its sandboxes ask for. Credentials are those of registry.users, or else of `docker login`.")]
+A server that runs on the data directory does it; else this command does, on the directory itself.
+Credentials are those of registry.users, or else of `docker login`, of whoever does it.")]
 pub(crate) struct Images {
     #[command(flatten)]
     pub(crate) at: At,
@@ -50,7 +58,7 @@ pub(crate) struct At {
 }
 
 /// How a registry is reached, besides what is configured.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 struct Reach {
     /// A registry, as host:port, that may be reached without TLS; those on loopback may
     #[arg(long, value_name = "REGISTRY")]
@@ -61,6 +69,10 @@ struct Reach {
 }
 
 impl Reach {
+    const fn says_something(&self) -> bool {
+        !self.insecure.is_empty() || self.ca_file.is_some()
+    }
+
     fn add_to(self, options: &mut Options) {
         options.registry.insecure.extend(self.insecure);
         options.registry.ca_file = self.ca_file.or(options.registry.ca_file.take());
@@ -220,125 +232,53 @@ fn open(data_dir: &DataDir, options: Options) -> anyhow::Result<Store> {
 /// Does what was asked.
 ///
 /// # Errors
-/// If a server has the data directory, or it does not work.
+/// If the data directory cannot be used, or it does not work.
 pub(crate) async fn run(args: Images, settings: &Settings) -> anyhow::Result<()> {
-    let data_dir = DataDir::take(&settings.data_dir.0)?;
-    let mut options = options(settings);
+    let place = |reach| Place::find(settings, reach);
+    let usual = Reach::default();
     match args.command {
-        Command::Ls { json } => list(&open(&data_dir, options)?, json),
+        Command::Ls { json } => print_list(&place(usual)?.list().await?, json),
         Command::Pull { name, reach } => {
-            reach.add_to(&mut options);
-            let store = open(&data_dir, options)?;
-            let image = follow(store.pull(&name)?).await;
-            let image = image.with_context(|| format!("pull {name}"))?;
-            cli::print(&format!("{name} {}\n", image.digest()))
+            let pulled = place(reach)?.pull(&name).await;
+            let digest = pulled.with_context(|| format!("pull {name}"))?;
+            cli::print(&format!("{name} {digest}\n"))
         }
         Command::Push { name, to, reach } => {
-            reach.add_to(&mut options);
-            let store = open(&data_dir, options)?;
             let to = to.as_deref().unwrap_or(&name);
-            let pushed = follow(store.push(&name, to, Login::Configured)?).await;
-            let pushed = pushed.with_context(|| format!("push {name} to {to}"))?;
-            cli::print(&format!("{}\n", pushed.reference))
+            let pushed = place(reach)?.push(&name, to).await;
+            let reference = pushed.with_context(|| format!("push {name} to {to}"))?;
+            cli::print(&format!("{reference}\n"))
         }
         Command::Import { path, name } => {
-            let store = open(&data_dir, options)?;
-            for imported in store.import(&path, name.as_deref())? {
-                for name in imported.names {
-                    cli::print(&format!("{name} {}\n", imported.image.digest()))?;
-                }
+            for Listed { name, digest, .. } in place(usual)?.import(&path, name.as_deref()).await? {
+                cli::print(&format!("{name} {digest}\n"))?;
             }
             Ok(())
         }
         Command::Export { name, path, format } => {
-            open(&data_dir, options)?.export(&name, &path, format.format())?;
+            let format = format.format();
+            place(usual)?.export(&name, &path, format).await?;
             cli::print(&format!("{}\n", path.display()))
         }
         Command::Commit { layer, name } => {
-            let compression = options.compression;
-            let store = open(&data_dir, options)?;
-            let committed = store.commit(&Commit {
-                layer,
-                parent: None,
-                compression,
-            })?;
-            let kept = store.keep(committed, &name)?;
-            cli::print(&format!("{name} {}\n", kept.image.digest()))
+            let digest = place(usual)?.commit(&layer, &name).await?;
+            cli::print(&format!("{name} {digest}\n"))
         }
         Command::Rm { names } => {
-            let store = open(&data_dir, options)?;
+            let place = place(usual)?;
             for name in names {
-                refuse_used(&data_dir, &store, &name).await?;
-                if !store.remove(&name)? {
-                    bail!("there is no image {name}: `dormouse image ls` lists them");
-                }
+                place.remove(&name).await?;
             }
             Ok(())
         }
         Command::Gc { dry_run, json } => {
-            let store = open(&data_dir, options)?;
-            let used = match records(&data_dir)? {
-                Some(records) => gc::used(&records).await?,
-                None => InUse::from(Kept::All),
-            };
-            let how = Sweep {
-                dry_run,
-                ..Sweep::default()
-            };
-            let swept = store.gc(how, || runtime_local::in_use(data_dir.path(), used))?;
+            let swept = place(usual)?.sweep(dry_run).await?;
             match json {
-                true => cli::print(&format!("{}\n", gc::shown(&swept))),
+                true => cli::print(&format!("{swept}\n")),
                 false => cli::print(&show(&swept, dry_run)),
             }
         }
     }
-}
-
-/// The records of a data directory, if a server has ever written some.
-fn records(data_dir: &DataDir) -> anyhow::Result<Option<RedbStore>> {
-    if !data_dir.join("store").exists() {
-        return Ok(None);
-    }
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let entropy = Arc::new(Entropy::from_os());
-    let options = store_redb::Options::default();
-    let opened = RedbStore::open(data_dir.path(), clock, entropy, options);
-    Ok(Some(opened.context("read the records")?))
-}
-
-/// Refuses to take the name of an image away that somebody asks for by it, or lies on.
-async fn refuse_used(data_dir: &DataDir, store: &Store, name: &str) -> anyhow::Result<()> {
-    let mut users = match records(data_dir)? {
-        Some(records) => gc::users_of(&records, name).await?,
-        None => Vec::new(),
-    };
-    if let Some(image) = store.find(name)? {
-        let used = runtime_local::in_use(data_dir.path(), InUse::default())?;
-        let lies = used
-            .origins
-            .iter()
-            .any(|origin| matches!(origin, Origin::Image { digest } if digest == image.digest()));
-        if lies {
-            let by = used.users.get(image.digest()).into_iter().flatten();
-            users.extend(by.map(ToString::to_string));
-        }
-    }
-    if users.is_empty() {
-        return Ok(());
-    }
-    Err(ImageError::Used {
-        name: name.into(),
-        users: users.join(", ").into(),
-    }
-    .into())
-}
-
-/// Waits for a transfer, and says how far it is.
-async fn follow<T: Clone>(flight: Flight<T>) -> Result<T, ImageError> {
-    let mut line = Line::default();
-    let done = flight.wait(|progress| line.show(progress)).await;
-    line.end();
-    done
 }
 
 /// Builds what was asked for.
@@ -361,90 +301,35 @@ pub(crate) fn run_template(args: Templates, settings: &Settings) -> anyhow::Resu
     cli::print(&format!("base {}\n", built.image.digest()))
 }
 
-fn list(store: &Store, json: bool) -> anyhow::Result<()> {
+fn print_list(images: &[Listed], json: bool) -> anyhow::Result<()> {
     if json {
-        let one = |(name, image): (Box<str>, Arc<images::Image>)| json!({"name": name, "digest": image.digest(), "size": image.size()});
-        let all: Vec<_> = store.list().into_iter().map(one).collect();
-        return cli::print(&format!("{}\n", json!(all)));
+        return cli::print(&format!("{}\n", json!(images)));
     }
-    let images = store.list();
-    let width = images
-        .iter()
-        .map(|(name, _)| name.len())
-        .max()
-        .unwrap_or(0)
-        .max(4);
+    let width = images.iter().map(|image| image.name.len()).max();
+    let width = width.unwrap_or(0).max(4);
     let mut text = format!("{:width$}  {:71}  {:>9}\n", "NAME", "DIGEST", "SIZE");
-    for (name, image) in images {
-        let (digest, size) = (image.digest(), bytes(image.size()));
+    for Listed { name, digest, size } in images {
+        let size = bytes(*size);
         text.push_str(&format!("{name:width$}  {digest}  {size:>9}\n"));
     }
     cli::print(&text)
 }
 
-/// One line that says how far a transfer is, on a terminal only.
-#[derive(Debug, Default)]
-struct Line {
-    last: String,
-}
-
-impl Line {
-    fn show(&mut self, progress: &Progress) {
-        let mut stderr = std::io::stderr();
-        if progress.total == 0 || !stderr.is_terminal() {
-            return;
-        }
-        let (done, total) = (progress.done(), progress.total);
-        let percent = done.saturating_mul(100) / total;
-        let mut text = format!("{percent:3} %  {} of {}", bytes(done), bytes(total));
-        if let Some(layer) = progress.unpacking {
-            let layers = progress.arrived.len();
-            text.push_str(&format!("  unpacking layer {} of {layers}", layer + 1));
-        }
-        if text != self.last {
-            // A terminal that is gone is no reason to stop.
-            let _ = write!(stderr, "\r\x1b[K{text}");
-            self.last = text;
-        }
-    }
-
-    fn end(&self) {
-        if !self.last.is_empty() {
-            let _ = writeln!(std::io::stderr());
-        }
-    }
-}
-
-fn show(swept: &Swept, dry_run: bool) -> String {
+fn show(swept: &Value, dry_run: bool) -> String {
     let mut text = String::new();
-    for (what, digests) in [
-        ("image", &swept.images),
-        ("layer", &swept.layers),
-        ("blob", &swept.blobs),
-        ("download", &swept.partial),
+    for (what, list) in [
+        ("image", "images"),
+        ("layer", "layers"),
+        ("blob", "blobs"),
+        ("download", "downloads"),
     ] {
-        for digest in digests {
+        let digests = swept[list].as_array().into_iter().flatten();
+        for digest in digests.filter_map(Value::as_str) {
             text.push_str(&format!("{what:8}  {digest}\n"));
         }
     }
     let verb = if dry_run { "would free" } else { "freed" };
-    text.push_str(&format!(
-        "{verb} {} and what is unpacked of it\n",
-        bytes(swept.bytes)
-    ));
+    let freed = bytes(swept["bytes"].as_u64().unwrap_or(0));
+    text.push_str(&format!("{verb} {freed} and what is unpacked of it\n"));
     text
-}
-
-fn bytes(count: u64) -> String {
-    let (mut value, mut unit) = (count as f64, "B");
-    for next in ["kB", "MB", "GB", "TB"] {
-        if value < 1000.0 {
-            break;
-        }
-        (value, unit) = (value / 1000.0, next);
-    }
-    match unit {
-        "B" => format!("{count} B"),
-        unit => format!("{value:.1} {unit}"),
-    }
 }

@@ -17,11 +17,12 @@
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
 //! | [`workshop`] | images for builds of templates |
 //! | [`image`], [`interpreter`], [`known_images`] | `dormouse image`, `dormouse template` |
-//! | [`gc`] | what nothing needs any more |
+//! | [`gc`], [`admin`] | what nothing needs any more, and who may ask for that |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
 
+mod admin;
 mod announce;
 mod audit_trail;
 mod config;

@@ -97,9 +97,11 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     .with_tasks(tasks.clone());
     let mut collector = None;
     let images = image::options(settings);
-    let running = match Engine::open(settings.runtime, data_dir.path(), images)? {
+    let (mut of_engine, image_admins) = (None, admins.clone());
+    let running = match Engine::open(settings.runtime, data_dir.path(), images.clone())? {
         None => None,
         Some(engine) => {
+            of_engine = engine.local.as_ref().map(|local| local.images().clone());
             collector = engine.local.clone().map(|runtime| {
                 Arc::new(Collector {
                     store: store.clone(),
@@ -161,6 +163,19 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         }
     };
     let mut router = api::router(Arc::new(api));
+    let its_images = image::serve::Images {
+        compression: images.compression,
+        images: match of_engine {
+            Some(its) => its,
+            None => ::images::Store::open(data_dir.path(), images).context("open the images")?,
+        },
+        records: store.clone(),
+        data: data_dir.path().to_owned(),
+        admins: image_admins,
+        tasks: tasks.clone(),
+    };
+    its_images.clear_spool().context("remove what an import left")?;
+    router = router.merge(image::serve::router(Arc::new(its_images)));
     if let Some(collector) = collector {
         collector.start(settings.gc_interval.0, &tasks);
         router = router.merge(gc::router(collector));

@@ -60,12 +60,87 @@ fn images_are_imported_listed_removed_and_swept() {
 }
 
 #[test]
-fn a_data_directory_that_a_server_has_is_left_alone() {
+fn a_data_directory_that_a_server_has_is_worked_on_through_the_server() {
     let server = Server::start();
-    let refused = image(server.home.path(), &["ls"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success());
-    assert!(said.contains("in use by process"), "{said}");
+    let home = server.home.path();
+    saved(home);
+    let imported = out(&image(home, &["import", "saved"]));
+    assert!(
+        imported.starts_with("docker.io/library/small:1 sha256:"),
+        "{imported}"
+    );
+    let digest = imported.trim().rsplit(' ').next().unwrap();
+    let listed = out(&image(home, &["ls"]));
+    assert!(
+        listed.contains(digest) && listed.starts_with("NAME"),
+        "{listed}"
+    );
+    for format in ["oci-archive", "oci", "docker-archive"] {
+        let path = format!("exported-{format}");
+        let export = ["export", "small:1", &path, "--format", format];
+        out(&image(home, &export));
+        let twice = image(home, &export);
+        assert!(!twice.status.success(), "nothing is overwritten");
+        let name = format!("again:{format}");
+        let imported = out(&image(home, &["import", &path, "--name", &name]));
+        assert!(imported.contains(digest), "{format}: {imported}");
+    }
+    for (words, told) in [
+        (&["pull", "Not A Name"][..], "does not name an image"),
+        (&["pull", "127.0.0.1:1/app:1"], "did not deliver"),
+        (
+            &["push", "small:1", "127.0.0.1:1/small:1"],
+            "did not deliver",
+        ),
+        (&["push", "none:1"], "is not on this host"),
+        (&["export", "none:1", "nowhere"], "is not on this host"),
+        (&["rm", "none:1"], "there is no image none:1"),
+        (&["import", "log"], "is cut off"),
+        (
+            &["pull", "a.example/b", "--insecure", "a.example"],
+            "registry.insecure",
+        ),
+    ] {
+        let refused = image(home, words);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success(), "{words:?}");
+        assert!(said.contains(told), "{words:?}: {said}");
+    }
+    out(&image(home, &["rm", "small:1", "again:oci"]));
+    let left = out(&image(home, &["ls", "--json"]));
+    let left: serde_json::Value = serde_json::from_str(&left).unwrap();
+    assert_eq!(left.as_array().map(Vec::len), Some(2), "{left}");
+    // The same commands, once nobody has it.
+    let home = server.stop();
+    let same = out(&image(home.path(), &["ls", "--json"]));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&same).unwrap(),
+        left
+    );
+    let spooled = fs::read_dir(home.path().join("data/run/images")).unwrap();
+    assert_eq!(spooled.count(), 0, "nothing is left of what was sent");
+}
+
+#[test]
+fn whoever_has_no_token_hears_nothing_of_images() {
+    let server = Server::start();
+    let curl = |method: &str, path: &str| {
+        let url = format!("https://127.0.0.1:{}/dormouse/images{path}", server.port());
+        let mut command = crate::server::command("curl", server.home.path());
+        command.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", method]);
+        command.args(["--cacert", "data/pki/ca.crt", &url]);
+        out(&command.output().unwrap())
+    };
+    for (method, path) in [
+        ("GET", ""),
+        ("DELETE", "?name=a"),
+        ("POST", "/pull?name=a"),
+        ("POST", "/import"),
+        ("GET", "/export?name=a&format=oci-archive"),
+    ] {
+        assert_eq!(curl(method, path), "401", "{method} {path}");
+    }
+    server.stop();
 }
 
 #[test]
