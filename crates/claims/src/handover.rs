@@ -10,6 +10,9 @@
 //! the second write. It is told through the desk, which claimers and control share, by the id of the
 //! delivery, which names one delivery of one sandbox and no other.
 //!
+//! Only the host itself can take back what was told: one that restarts before that write has ended
+//! the sandbox, and its record says so.
+//!
 //! Until the cache shows what was told, a delivery is *unsaid*: whoever carries traffic to it waits
 //! for that.
 

@@ -367,8 +367,7 @@ fn after_a_restart(view: View<'_>) -> Plan<Step> {
     if status.snapshot.is_some() || status.phase == Phase::Starting {
         return Plan::step(Step::DeleteWorkload, WHY);
     }
-    // What was told to its owner a moment ago need not be in the record yet.
-    let delivered = spec.owner.is_some() && (status.armed_epoch == spec.epoch || is_ready(view));
+    let delivered = spec.owner.is_some() && status.armed_epoch == spec.epoch;
     if !delivered || operation_failed(view, OperationKind::Pause) {
         return stop(view, StopReason::Failed, None, WHY);
     }

@@ -87,6 +87,8 @@ async fn handle(gateway: &Gateway, id: &SandboxId, world: &Around) -> Result<(),
             }
             return Err(Refusal::NotFound);
         }
+        // Nobody here hears of a sandbox before its record says that it is ready.
+        Passage::Park if route.state == State::Creating => return Err(Refusal::NotFound),
         Passage::Park => {
             let _held = gateway.activity.park(&route, u32::MAX);
             let deadline = Instant::now() + WAKE_TIMEOUT;
