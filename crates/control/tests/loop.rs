@@ -13,7 +13,7 @@ use model::{
     Metadata, Name, Namespace, Sandbox, SandboxId, SandboxTemplate,
     lifecycle::Phase,
     sandbox::{DesiredState, Owner, SandboxSpec},
-    template::{RuntimeClass, TemplateSpec},
+    template::TemplateSpec,
 };
 use runtime::fake::{Call, CallFault, FakeRuntime};
 use store::{
@@ -126,17 +126,7 @@ fn template() -> TemplateSpec {
     TemplateSpec {
         image: "base".into(),
         image_pull_policy: model::template::ImagePullPolicy::Never,
-        start_command: Vec::new(),
-        ready_command: Vec::new(),
-        resources: None,
-        env: model::StringMap::new(),
-        user: None,
-        workdir: None,
-        pause_policy: None,
-        teams: Vec::new(),
-        runtime_class: RuntimeClass::Native,
-        sudo: false,
-        aliases: Vec::new(),
+        ..TemplateSpec::default()
     }
 }
 

@@ -224,7 +224,8 @@ async fn what_starts_from_a_published_snapshot_is_told_where_its_layer_is() {
     child.spec.sandbox_id = SandboxId::new("i2").ok();
     let child = store.create_object(&child).await.unwrap();
     let runs = |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == Phase::Running);
-    let awake = caches.sandboxes.wait_for(&child.key(), runs, deadline());
+    let key = child.key();
+    let awake = caches.sandboxes.wait_for(&key, runs, deadline());
     let awake = awake.await.unwrap().unwrap();
     let taken: SandboxSnapshot = store.find(&wanted.key()).await.unwrap().unwrap();
     let image = taken.status.image.clone().unwrap();
