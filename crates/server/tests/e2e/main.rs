@@ -2,21 +2,36 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[allow(dead_code, reason = "shared with the tests of images")]
+#[path = "../../../images/tests/it/archives.rs"]
+mod archives;
+#[allow(dead_code, reason = "shared with the tests of images")]
+#[path = "../../../images/tests/it/layout.rs"]
+mod layout;
+#[allow(dead_code, reason = "shared with the tests of images")]
+#[path = "../../../images/tests/it/servers.rs"]
+mod servers;
+
 mod abuse;
 mod commands;
 mod config;
+mod crashes;
+mod diagnosis;
 mod doctor;
+mod elsewhere;
 mod fake_runtime;
+mod full_disk;
 mod https;
 mod image;
+mod kept;
 mod keys;
 mod kubectl;
 mod kubectl_changes;
 mod lifecycle;
 mod local_runtime;
+mod pool_input;
+mod pools;
 mod quotas;
-mod crashes;
-mod diagnosis;
 mod run;
 mod run_on_server;
 mod sandboxes;
@@ -29,5 +44,3 @@ mod tunnels;
 mod usage;
 mod wakes;
 mod watching;
-mod pool_input;
-mod pools;

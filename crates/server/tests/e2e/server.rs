@@ -51,6 +51,11 @@ impl Server {
 
     /// A start in a home that may have been used before.
     pub(crate) fn start_with(home: TempDir, flags: &[&str]) -> Self {
+        Self::start_in(home, flags, &[])
+    }
+
+    /// The same, with more in its environment.
+    pub(crate) fn start_in(home: TempDir, flags: &[&str], more: &[(&str, &str)]) -> Self {
         let log = File::options()
             .create(true)
             .append(true)
@@ -65,6 +70,7 @@ impl Server {
                 ("DORMOUSE_E2B_LISTEN", "127.0.0.1:0"),
                 ("DORMOUSE_RUNTIME", "none"),
             ])
+            .envs(more.iter().copied())
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)
