@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::kept::Kept;
 
 /// Another home with the records and secrets of one, and none of its images, layers and sandboxes.
-fn records_only(from: &Path) -> TempDir {
+pub(crate) fn records_only(from: &Path) -> TempDir {
     let home = tempfile::tempdir().unwrap();
     let (from, to) = (from.join("data"), home.path().join("data"));
     for entry in fs::read_dir(&from).unwrap() {

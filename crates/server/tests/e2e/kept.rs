@@ -67,14 +67,18 @@ impl Kept {
         self.start_in(home, more);
     }
 
-    /// Writes what is wanted of a sandbox.
+    /// Writes what is wanted of a sandbox that is kept in the registry.
     pub(crate) fn want(&self, name: &str, state: &str) {
+        let policy = format!("    snapshotRegistry: \"{}/kept\"\n", self.registry.address);
+        self.want_with(name, state, &policy);
+    }
+
+    /// The same, with other lines in its policy.
+    pub(crate) fn want_with(&self, name: &str, state: &str, policy: &str) {
         let manifest = format!(
             "apiVersion: dormouse.dev/v1alpha1\nkind: Sandbox\nmetadata:\n  name: {name}\nspec:\n  \
              images:\n    main: \"{IMAGE}\"\n  imagePullPolicy: Never\n  desiredState: {state}\n  \
-             access:\n    agentIsOpen: true\n  \
-             pausePolicy:\n    snapshotType: Rootfs\n    snapshotRegistry: \"{}/kept\"\n",
-            self.registry.address
+             access:\n    agentIsOpen: true\n  pausePolicy:\n    snapshotType: Rootfs\n{policy}"
         );
         self.server().run_with("apply -f -", &manifest).ok();
     }
@@ -184,7 +188,10 @@ pub(crate) fn small(content: &[u8]) -> Layout {
         "head",
         "find",
         "sort",
-        "tail",
+        "mkdir",
+        "ln",
+        "mkfifo",
+        "chmod",
     ] {
         tar = tar.symlink(&format!("bin/{name}"), "busybox");
     }

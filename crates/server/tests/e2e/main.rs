@@ -33,6 +33,7 @@ mod local_runtime;
 mod pool_input;
 mod pools;
 mod quotas;
+mod registries;
 mod run;
 mod run_on_server;
 mod sandboxes;
