@@ -2,7 +2,9 @@
 //!
 //! A sandbox is in use while a request, stream or socket of it is open, not only when one begins; a
 //! command runs in the stream that started it and counts by it. What the platform itself asks of a
-//! sandbox does not come through a gateway and does not count.
+//! sandbox does not come through a gateway and does not count; nor does a browser's question before
+//! its request, which anybody may ask. That is inside all the same, and a sandbox that falls asleep
+//! waits for it.
 //!
 //! One small record per delivery that ever had traffic. An open request holds it, so opening and
 //! closing are a few atomic operations each. Who waits to be woken is *parked*: that is use too, but
@@ -15,18 +17,20 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
     time::Duration,
 };
 
 use kit::Clock;
 use model::{Epoch, SandboxId, Uid};
-use routes::{Ear, Route, Table};
+use routes::{Ear, Route, State, Table};
 use tokio::sync::{Notify, futures::Notified};
 
 /// No more can be opened: the record is about to be removed.
 const SWEPT: u32 = u32::MAX;
+/// The time of last use of what had none.
+const NEVER: u64 = 0;
 
 /// The use of all sandboxes. Clones share it.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ struct Record {
     epoch: Epoch,
     open: AtomicU32,
     parked: AtomicU32,
+    /// Open, and no use; not among those above.
+    unnoticed: AtomicU32,
     /// Elapsed microseconds at which one was last opened or closed.
     last: AtomicU64,
     /// Who waits for what is inside to end.
@@ -65,18 +71,39 @@ pub struct Use {
     pub last: Duration,
 }
 
+/// Why something is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotIn {
+    /// As many are open as may be.
+    TooMany,
+    /// The sandbox was closed since its route was looked at. Look again.
+    Closed,
+}
+
 /// Something open. Dropping it closes it.
 #[derive(Debug)]
 pub struct Held {
     record: Arc<Record>,
     shared: Arc<Shared>,
-    is_parked: bool,
+    kind: Kind,
+}
+
+/// How something open counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It is inside, and use.
+    Inside,
+    /// It is use, and waits outside.
+    Parked,
+    /// It is inside, and no use.
+    Unnoticed,
 }
 
 impl Held {
     /// What was parked goes in.
     pub(crate) fn enter(&mut self) {
-        if std::mem::take(&mut self.is_parked) {
+        if self.kind == Kind::Parked {
+            self.kind = Kind::Inside;
             self.record.parked.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -90,12 +117,19 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let record = &self.record;
-        if self.is_parked {
-            record.parked.fetch_sub(1, Ordering::AcqRel);
+        match self.kind {
+            Kind::Unnoticed => {
+                record.unnoticed.fetch_sub(1, Ordering::AcqRel);
+            }
+            Kind::Parked | Kind::Inside => {
+                if self.kind == Kind::Parked {
+                    record.parked.fetch_sub(1, Ordering::AcqRel);
+                }
+                record.last.fetch_max(self.shared.now(), Ordering::AcqRel);
+                // After the time: who reads zero must not read an old time with it.
+                record.open.fetch_sub(1, Ordering::AcqRel);
+            }
         }
-        record.last.fetch_max(self.shared.now(), Ordering::AcqRel);
-        // After the time: who reads zero must not read an old time with it.
-        record.open.fetch_sub(1, Ordering::AcqRel);
         if record.draining.load(Ordering::Acquire) > 0 {
             record.drained.notify_waiters();
         }
@@ -113,10 +147,11 @@ impl Drop for Draining<'_> {
 
 impl Record {
     fn inside(&self) -> u32 {
-        match self.open.load(Ordering::Acquire) {
+        let used = match self.open.load(Ordering::Acquire) {
             SWEPT => 0,
             open => open.saturating_sub(self.parked.load(Ordering::Acquire)),
-        }
+        };
+        used.saturating_add(self.unnoticed.load(Ordering::Acquire))
     }
 }
 
@@ -147,13 +182,22 @@ impl Activity {
     /// What is known of the latest delivery that had traffic here.
     #[must_use]
     pub fn of(&self, uid: Uid) -> Option<Use> {
+        // After whatever the asker knows to have happened: see `let_in`.
+        fence(Ordering::SeqCst);
         let record = self.find(uid)?;
-        let open = record.open.load(Ordering::Acquire);
-        let last = Duration::from_micros(record.last.load(Ordering::Acquire));
+        let open = match record.open.load(Ordering::Acquire) {
+            SWEPT => 0,
+            open => open,
+        };
+        let last = record.last.load(Ordering::Acquire);
+        if open == 0 && last == NEVER {
+            return None;
+        }
+        let now = self.0.clock.monotonic();
         Some(Use {
             epoch: record.epoch,
-            open: if open == SWEPT { 0 } else { open },
-            last: self.0.clock.monotonic().saturating_sub(last),
+            open,
+            last: now.saturating_sub(Duration::from_micros(last)),
         })
     }
 
@@ -173,37 +217,74 @@ impl Activity {
         }
     }
 
+    /// Lets something into a delivery that was found to be open, as use or as none.
+    ///
+    /// Once it is counted, the route is looked at again. Who wants to end a sandbox that nobody uses
+    /// closes its route everywhere and looks at the counts after that: of the two, one sees the other.
+    ///
+    /// # Errors
+    /// If it is not let in.
+    pub fn let_in(
+        &self,
+        routes: &Table,
+        route: &Route,
+        limit: u32,
+        is_use: bool,
+    ) -> Result<Held, NotIn> {
+        let held = match is_use {
+            true => self.open(route, limit),
+            false => self.glimpse(route, limit),
+        };
+        let held = held.ok_or(NotIn::TooMany)?;
+        fence(Ordering::SeqCst);
+        let id = route.id.as_ref().ok_or(NotIn::Closed)?;
+        match routes.check(id, route.uid, route.epoch) {
+            Ok(now) if now.state == State::Running => Ok(held),
+            Ok(_) | Err(_) => Err(NotIn::Closed),
+        }
+    }
+
     /// Opens something, unless as many are open as may be.
     #[must_use]
     pub fn open(&self, route: &Route, limit: u32) -> Option<Held> {
-        self.hold(route, limit, false)
+        self.hold(route, limit, Kind::Inside)
     }
 
     /// The same for what waits for its sandbox to wake.
     #[must_use]
     pub fn park(&self, route: &Route, limit: u32) -> Option<Held> {
-        self.hold(route, limit, true)
+        self.hold(route, limit, Kind::Parked)
     }
 
-    fn hold(&self, route: &Route, limit: u32, is_parked: bool) -> Option<Held> {
+    /// The same for what goes in and is no use.
+    #[must_use]
+    pub fn glimpse(&self, route: &Route, limit: u32) -> Option<Held> {
+        self.hold(route, limit, Kind::Unnoticed)
+    }
+
+    fn hold(&self, route: &Route, limit: u32, kind: Kind) -> Option<Held> {
         let id = route.id.as_ref()?;
         loop {
             let record = self.record(route, id);
-            let opened = record
-                .open
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
-                    (open < limit.min(SWEPT - 1)).then_some(open + 1)
-                });
+            let count = match kind {
+                Kind::Inside | Kind::Parked => &record.open,
+                Kind::Unnoticed => &record.unnoticed,
+            };
+            let opened = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
+                (open < limit.min(SWEPT - 1)).then_some(open + 1)
+            });
             match opened {
                 Ok(_) => {
-                    if is_parked {
+                    if kind == Kind::Parked {
                         record.parked.fetch_add(1, Ordering::AcqRel);
                     }
-                    record.last.fetch_max(self.0.now(), Ordering::AcqRel);
+                    if kind != Kind::Unnoticed {
+                        record.last.fetch_max(self.0.now(), Ordering::AcqRel);
+                    }
                     return Some(Held {
                         record,
                         shared: self.0.clone(),
-                        is_parked,
+                        kind,
                     });
                 }
                 // It is being removed: the next look makes a new one.
@@ -229,7 +310,8 @@ impl Activity {
             epoch: route.epoch,
             open: AtomicU32::new(0),
             parked: AtomicU32::new(0),
-            last: AtomicU64::new(0),
+            unnoticed: AtomicU32::new(0),
+            last: AtomicU64::new(NEVER),
             draining: AtomicU32::new(0),
             drained: Notify::new(),
             closed: Notify::new(),

@@ -40,6 +40,8 @@ pub(crate) enum Refusal {
     BodyLate,
     /// Too many requests of this sandbox are open.
     TooMany,
+    /// Nothing is served yet.
+    Starting,
     /// The routes are not known yet.
     NotSynced,
     /// The gateway is short of something.
@@ -132,6 +134,12 @@ impl Refusal {
                 "too many connections to the sandbox",
                 1,
                 Outcome::TooMany,
+            ),
+            Self::Starting => later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the server is starting: try again",
+                1,
+                Outcome::NotSynced,
             ),
             Self::NotSynced => later(
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request};
+use hyper::body::Body;
 use routes::Route;
 
 use crate::{
@@ -27,6 +28,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) path: &'a str,
     pub(crate) query: Option<&'a str>,
     pub(crate) fields: Fields<'a>,
+    /// It brings a body. In HTTP/2 its head need not say so.
+    pub(crate) has_body: bool,
     /// It asks for the port itself, not for an answer of the program there.
     pub(crate) is_bare: bool,
     /// It is an extended CONNECT that asks for a WebSocket.
@@ -34,7 +37,7 @@ pub(crate) struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    pub(crate) fn of<B>(request: &'a Request<B>) -> Self {
+    pub(crate) fn of<B: Body>(request: &'a Request<B>) -> Self {
         let uri = request.uri();
         Self {
             method: request.method(),
@@ -42,9 +45,15 @@ impl<'a> Asking<'a> {
             path: uri.path(),
             query: uri.query(),
             fields: Fields::Map(request.headers()),
+            has_body: !request.body().is_end_stream(),
             is_bare: tcp::is_asked(request),
             is_socket: socket2::is_asked(request),
         }
+    }
+
+    /// What its head says that matters here.
+    pub(crate) fn seen(&self) -> Glance<'a> {
+        Glance::at(self.fields).with_body(self.has_body)
     }
 }
 
@@ -73,6 +82,8 @@ pub(crate) struct Found {
     pub(crate) marks: Marks,
     /// It asks for the port itself, not for an answer of the program there.
     pub(crate) is_bare: bool,
+    /// It is use of the sandbox.
+    pub(crate) is_use: bool,
     /// The request's own id.
     pub(crate) request_id: Option<HeaderValue>,
 }
@@ -112,7 +123,7 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
     if asking.method == Method::CONNECT && !asking.is_socket {
         return Decision::Refuse(Refusal::Malformed("CONNECT is not served here").into());
     }
-    let seen = Glance::at(asking.fields);
+    let seen = asking.seen();
     let asked = Asked {
         host: asking.authority.map_or(seen.host, Field::One),
         id: seen.id,
@@ -164,23 +175,33 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
         prefix,
         marks: seen.marks,
         is_bare: asking.is_bare,
+        is_use: !(asking.method == Method::OPTIONS && seen.is_of_a_preflight()),
         request_id: seen.request_id(),
     };
     let passage = gate::passage(&found.route);
-    if passage == Passage::Forward {
-        return Decision::Forward(found);
-    }
-    // Who has not shown a token learns nothing of the state.
+    // Who has not shown a token learns nothing of the state, and is not taken for somebody who uses
+    // it. Where it is awake and its token is not known here, its agent finds out.
+    let is_checked = passage != Passage::Forward || knows_token(worker, &found.route);
     if pass == Pass::Signed
+        && is_checked
         && let Err(refusal) = check_signature(worker, &found.route, asking)
     {
         return refuse(refusal);
     }
     match passage {
+        Passage::Forward => Decision::Forward(found),
         Passage::Park if pass == Pass::Preflight => Decision::Preflight,
         Passage::Park => Decision::Wake(found),
-        Passage::Forward | Passage::NotFound => refuse(Refusal::NotFound),
+        Passage::NotFound => refuse(Refusal::NotFound),
     }
+}
+
+/// Whether signatures of a sandbox can be checked here.
+fn knows_token(worker: &Worker, route: &Route) -> bool {
+    let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
+        return false;
+    };
+    signature::is_known(seal, id, route)
 }
 
 /// The checks that the agent makes, in its order.

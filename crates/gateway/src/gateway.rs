@@ -1,39 +1,28 @@
 //! Starts a gateway, and stops it.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use ::runtime::Inside;
 use auth::Seal;
 use kit::{Clock, Entropy};
 use routes::Table;
-use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::{
-    net::TcpSocket,
     runtime::{Builder, Handle},
     sync::{Semaphore, oneshot},
     task::LocalSet,
 };
-use tokio_rustls::TlsAcceptor;
 
 use crate::{
     activity::Activity,
     address::Hosts,
+    doors::{Doors, Listen},
     metrics::{Counters, Metrics},
     options::Options,
     tcp::Streams,
     wake::Wake,
     worker::{Door, Stop, Worker},
 };
-
-/// How many connections the kernel holds before they are accepted, per thread.
-const BACKLOG: u32 = 1024;
 
 /// What a gateway needs of others.
 #[derive(Clone, Debug)]
@@ -50,15 +39,6 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<Entropy>,
-}
-
-/// Where to listen.
-#[derive(Clone, Debug)]
-pub struct Listen {
-    /// The address; port 0 for any free one.
-    pub address: SocketAddr,
-    /// With TLS as this says. The certificates, and whether HTTP/2 is offered, are its affair.
-    pub tls: Option<Arc<ServerConfig>>,
 }
 
 /// Why a gateway did not start.
@@ -114,25 +94,33 @@ impl Gateway {
     /// Outside of a runtime.
     pub fn start(
         ports: Ports,
-        mut options: Options,
+        options: Options,
         listens: Vec<Listen>,
         fallback: Option<axum::Router>,
     ) -> Result<Self, StartError> {
-        options.threads = options.threads.max(1);
-        let threads = options.threads;
-        let mut addresses = Vec::new();
-        let mut doors: Vec<Vec<Door>> = (0..threads).map(|_| Vec::new()).collect();
-        for listen in listens {
-            let bound = bind(listen.address, threads).map_err(|source| StartError::Listen {
-                address: listen.address,
-                source,
-            })?;
-            addresses.push(bound.address);
-            for (doors, listener) in doors.iter_mut().zip(bound.listeners) {
-                let acceptor = listen.tls.clone().map(TlsAcceptor::from);
-                doors.push(Door { listener, acceptor });
-            }
-        }
+        let doors = Doors::bind(listens, options.threads)?;
+        Self::behind(doors, ports, options, fallback)
+    }
+
+    /// The same behind doors that are bound already.
+    ///
+    /// # Errors
+    /// If a thread cannot be had.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn behind(
+        doors: Doors,
+        ports: Ports,
+        mut options: Options,
+        fallback: Option<axum::Router>,
+    ) -> Result<Self, StartError> {
+        let Doors {
+            addresses,
+            of_threads: doors,
+        } = doors;
+        options.threads = doors.len();
+        let threads = doors.len();
         let counters: Arc<[Arc<Counters>]> = (0..threads).map(|_| Arc::default()).collect();
         let activity = Activity::new(ports.clock.clone());
         ports.routes.listen(Arc::new(activity.clone()));
@@ -230,40 +218,5 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.stop.asked.cancel();
         self.stop.now.cancel();
-    }
-}
-
-struct Bound {
-    address: SocketAddr,
-    listeners: Vec<TcpListener>,
-}
-
-/// One listener per thread on one address. The kernel spreads connections over them.
-fn bind(wanted: SocketAddr, threads: usize) -> io::Result<Bound> {
-    if wanted.port() != 0 {
-        // Listeners that share would also share with another process of the same user.
-        let alone = socket(wanted)?;
-        alone.set_reuseaddr(true)?;
-        alone.bind(wanted)?;
-    }
-    let mut address = wanted;
-    let mut listeners = Vec::new();
-    for _ in 0..threads {
-        let socket = socket(address)?;
-        socket.set_reuseaddr(true)?;
-        socket.set_reuseport(true)?;
-        socket.set_keepalive(true)?;
-        socket.bind(address)?;
-        let listener = socket.listen(BACKLOG)?.into_std()?;
-        address = listener.local_addr()?;
-        listeners.push(listener);
-    }
-    Ok(Bound { address, listeners })
-}
-
-fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
-    match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
     }
 }

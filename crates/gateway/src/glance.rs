@@ -72,6 +72,12 @@ impl<'a> Glance<'a> {
         seen
     }
 
+    /// The same for a request that brings a body, whatever its head says.
+    pub(crate) const fn with_body(mut self, has_body: bool) -> Self {
+        self.is_more |= has_body;
+        self
+    }
+
     /// Whether a page asks what it may ask, and nothing else.
     pub(crate) const fn is_of_a_preflight(&self) -> bool {
         self.has_origin && self.asks_for_a_method && !self.is_more

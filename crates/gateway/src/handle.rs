@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
 use crate::{
+    activity::NotIn,
     address::Port,
     answer::{self, About, Refusal},
     body::{Body, Relay},
@@ -44,6 +45,8 @@ use crate::{
 const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much of a refused request is read before it is answered, and for how long.
+/// How often a sandbox is looked at that is closed and opened at the same time.
+const MOST_LOOKS: usize = 8;
 const MOST_REST: usize = 64 << 10;
 const REST_PATIENCE: Duration = Duration::from_millis(250);
 
@@ -54,14 +57,9 @@ pub(crate) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let open = Open::new(worker.clone(), link.clone());
-    let decision = decide(&worker, &Asking::of(&request));
-    let decision = match decision {
-        // Nobody is woken, or asked, for what would be cut anyway.
-        Decision::Forward(found) | Decision::Wake(found) if is_too_large(&worker, &request) => {
-            Decision::Refuse(found.refused(Refusal::TooLarge))
-        }
-        decision => decision,
-    };
+    link.knows_hints(request.version() == Version::HTTP_11);
+    let mut open = open;
+    let decision = decide_and_enter(&worker, &mut open, &request);
     let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
     let mut response = match decision {
         Decision::Forward(found) => send(worker, link, open, found, request).await,
@@ -83,6 +81,35 @@ pub(crate) async fn handle(
         response.headers_mut().insert(header::CONNECTION, close);
     }
     Ok(response)
+}
+
+/// What to do with a request. One that is to be sent on is inside from here on.
+fn decide_and_enter(worker: &Worker, open: &mut Open, request: &Request<Incoming>) -> Decision {
+    for _ in 0..MOST_LOOKS {
+        let found = match decide(worker, &Asking::of(request)) {
+            // Nobody is woken, or asked, for what would be cut anyway.
+            Decision::Forward(found) | Decision::Wake(found) if is_too_large(worker, request) => {
+                return Decision::Refuse(found.refused(Refusal::TooLarge));
+            }
+            Decision::Forward(found) => found,
+            decision => return decision,
+        };
+        let shared = &worker.shared;
+        let limit = shared.options.limits.open_per_sandbox;
+        let routes = &shared.ports.routes;
+        match shared
+            .activity
+            .let_in(routes, &found.route, limit, found.is_use)
+        {
+            Ok(held) => {
+                open.hold(held);
+                return Decision::Forward(found);
+            }
+            Err(NotIn::TooMany) => return Decision::Refuse(found.refused(Refusal::TooMany)),
+            Err(NotIn::Closed) => {}
+        }
+    }
+    Decision::Refuse(Refusal::Overloaded.into())
 }
 
 fn is_too_large(worker: &Worker, request: &Request<Incoming>) -> bool {
@@ -155,6 +182,7 @@ async fn send(
         prefix,
         marks,
         is_bare,
+        is_use,
         request_id,
     } = found;
     let refused = |refusal| Refused {
@@ -170,10 +198,18 @@ async fn send(
         refuse_with(worker, open, refused(refusal), marks.is_navigation, id)
     };
     let options = &worker.shared.options;
-    let activity = &worker.shared.activity;
-    match activity.open(&route, options.limits.open_per_sandbox) {
-        Some(held) => open.hold(held),
-        None => return refuse_now(&worker, open, Refusal::TooMany),
+    if open.held().is_none() {
+        let limit = options.limits.open_per_sandbox;
+        let activity = &worker.shared.activity;
+        // Who waited for it to wake was counted meanwhile.
+        let held = match is_use {
+            true => activity.open(&route, limit),
+            false => activity.glimpse(&route, limit),
+        };
+        match held {
+            Some(held) => open.hold(held),
+            None => return refuse_now(&worker, open, Refusal::TooMany),
+        }
     }
     if is_bare {
         return match reach(&worker.shared, &route, port).await {
@@ -334,7 +370,7 @@ async fn wake(
     if !is_same_gate {
         let asking = Asking::of(&request);
         let path = asking.path.get(found.prefix..).unwrap_or("/");
-        let (method, seen) = (asking.method, Glance::at(asking.fields));
+        let (method, seen) = (asking.method, asking.seen());
         let asked = gate::ask(&route, found.port, method, path, asking.query, &seen);
         if let Err(refusal) = asked {
             return refuse(&worker, open, refused(refusal), request.headers());
@@ -387,6 +423,7 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
         prefix: 0,
         marks: seen.marks,
         is_bare: false,
+        is_use: true,
         request_id: seen.request_id(),
     })
 }

@@ -87,7 +87,13 @@ pub(crate) async fn run<S: OverTcp>(
                     Next::Http1(client)
                 };
             }
-            First::Over => return Next::Over,
+            First::Over => {
+                // Who has said all it will say may listen to the goodbye of TLS.
+                if lane.link.is_half_closed() {
+                    let _ = lane.client.shutdown().await;
+                }
+                return Next::Over;
+            }
         };
         match lane.serve(ask).await {
             After::Stay if !lane.link.is_draining() => lane.rest(),
@@ -260,6 +266,8 @@ impl<S: OverTcp> Lane<S> {
             path: head.path(),
             query: head.query(),
             fields,
+            // What it has its head says, here.
+            has_body: false,
             is_bare: false,
             is_socket: false,
         };
@@ -272,7 +280,9 @@ impl<S: OverTcp> Lane<S> {
         let mut open = Open::new(self.worker.clone(), self.link.clone());
         let (route, options) = (&found.route, &self.worker.shared.options);
         let activity = &self.worker.shared.activity;
-        let Some(held) = activity.open(route, limits.open_per_sandbox) else {
+        let routes = &self.worker.shared.ports.routes;
+        let held = activity.let_in(routes, route, limits.open_per_sandbox, found.is_use);
+        let Ok(held) = held else {
             open.forget();
             return Look::Library;
         };
@@ -301,6 +311,7 @@ impl<S: OverTcp> Lane<S> {
             return Look::Library;
         }
         let left = head.length.unwrap_or(0);
+        self.link.knows_hints(true);
         let ask = Ask {
             left,
             open,
@@ -414,13 +425,21 @@ impl<S: OverTcp> Lane<S> {
 
     /// Whether the client has left. What it says meanwhile is kept for later.
     fn is_client_gone(&mut self, context: &mut Context<'_>) -> bool {
+        if self.link.is_half_closed() {
+            return self.client.is_gone();
+        }
         let worker = self.worker.clone();
         // More than this of a next request is not taken in.
         while self.early.len() < worker.shared.options.limits.head_bytes {
             let mut scratch = worker.scratch();
             match poll_read(&mut self.client, context, &mut scratch[..8 << 10]) {
                 Poll::Ready(Ok(count @ 1..)) => self.early.extend_from_slice(&scratch[..count]),
-                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Ready(Ok(0)) => return self.client.ends(context).is_err(),
+                // An end without the goodbye that TLS has.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return self.client.ends(context).is_err();
+                }
+                Poll::Ready(Err(_)) => return true,
                 Poll::Pending => return false,
             }
         }

@@ -36,7 +36,7 @@
 //! | `link`, `serve`, `body`, `upload`, `tunnel`, `socket2` | the client's side |
 //! | `lane` | the short way from one to the other, for plain HTTP/1.1 |
 //! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
-//! | `worker`, [`gateway`] | threads, start and stop |
+//! | [`doors`], `worker`, [`gateway`] | addresses, threads, start and stop |
 //! | [`activity`], [`metrics`], [`options`] | what others may see and set |
 
 pub mod activity;
@@ -46,6 +46,7 @@ mod body;
 mod codec;
 mod decide;
 mod dial;
+pub mod doors;
 mod exchange;
 mod forward;
 pub mod gate;
@@ -70,9 +71,10 @@ mod upstream;
 pub mod wake;
 mod worker;
 
-pub use activity::{Activity, Held, Use};
+pub use activity::{Activity, Held, NotIn, Use};
+pub use doors::{Attendant, Doors, Listen};
 pub use gate::{Passage, passage};
-pub use gateway::{Gateway, Listen, Ports, StartError};
+pub use gateway::{Gateway, Ports, StartError};
 pub use metrics::Metrics;
 pub use options::{Limits, Options};
 pub use routes::WakeError;

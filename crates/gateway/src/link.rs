@@ -3,6 +3,13 @@
 //! Time here is a count of seconds that the thread's ticker moves on, so that watching over a
 //! connection costs nothing on the way of a request: no timer is set and none is taken back. Once
 //! a second the ticker asks each connection whether it has had its time.
+//!
+//! # Clients that have said all they will say
+//! The end of what a client sends looks the same whether it listens on or is gone. One whose request
+//! is whole is taken to listen: its end is not told until it has its answer. To find out, it is sent
+//! a `100 Continue` if nothing of the answer was sent yet, which who waits for an answer skips, and
+//! which the kernel of one that is gone answers with a reset. Where that cannot be, the next bytes
+//! of the answer find out, or the kernel's own probes, within about a minute.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,12 +17,16 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::{Buf as _, Bytes};
 use http::HeaderValue;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -23,6 +34,12 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 use crate::{activity::Held, metrics::Outcome, options::Limits, tunnel::Tunnel, worker::Worker};
+
+/// What a client that waits for an answer skips.
+const HINT: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// How often the kernel asks the peer of a client that has said all it will say, and how often in vain.
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
 
 /// What is known of a connection.
 #[derive(Debug)]
@@ -44,6 +61,12 @@ pub(crate) struct Link {
     stalled_since: Cell<Option<u32>>,
     /// Since when the peer owes some of a request's body, where the lane waits for that.
     owed_since: Cell<Option<u32>>,
+    /// Its client knows interim answers.
+    knows_hints: Cell<bool>,
+    /// Some of its answer was sent.
+    has_spoken: Cell<bool>,
+    /// The client has said all it will say, and waits for an answer or is gone.
+    has_ended: Cell<bool>,
     /// To be ended with a reset instead of a goodbye.
     is_cut: Cell<bool>,
     is_doomed: Cell<bool>,
@@ -78,6 +101,9 @@ impl Link {
             moved: Cell::new(started),
             stalled_since: Cell::new(None),
             owed_since: Cell::new(None),
+            knows_hints: Cell::new(false),
+            has_spoken: Cell::new(false),
+            has_ended: Cell::new(false),
             is_cut: Cell::new(false),
             is_doomed: Cell::new(false),
             is_draining: Cell::new(false),
@@ -195,6 +221,21 @@ impl Link {
             .is_some_and(|since| u64::from(self.now.get() - since) > limits.body_timeout.as_secs())
     }
 
+    /// Whether who asks knows interim answers.
+    pub(crate) fn knows_hints(&self, is_so: bool) {
+        self.knows_hints.set(is_so);
+    }
+
+    /// Whether an answer in HTTP/1 is under way.
+    fn is_asked(&self) -> bool {
+        self.stage.get() == Stage::Http1 && self.requests.get() > 0
+    }
+
+    /// Whether the client has said all it will say, and may be gone.
+    pub(crate) fn is_half_closed(&self) -> bool {
+        self.has_ended.get()
+    }
+
     /// Lets whoever serves the connection look again.
     pub(crate) fn nudge(&self) {
         self.wake();
@@ -230,6 +271,7 @@ impl Open {
     pub(crate) fn new(worker: Rc<Worker>, link: Rc<Link>) -> Self {
         link.requests.set(link.requests.get() + 1);
         link.head_since.set(None);
+        link.has_spoken.set(false);
         Self {
             worker,
             link,
@@ -300,6 +342,10 @@ pub(crate) struct ClientIo<S: OverTcp> {
     link: Rc<Link>,
     /// What was read already, to be read again.
     early: Bytes,
+    /// What is left to send of an interim answer.
+    hint: &'static [u8],
+    /// The library has it, which does not read while it waits for an answer.
+    is_lent: bool,
 }
 
 impl<S: OverTcp> ClientIo<S> {
@@ -308,13 +354,74 @@ impl<S: OverTcp> ClientIo<S> {
             stream,
             link,
             early: Bytes::new(),
+            hint: b"",
+            is_lent: false,
         }
     }
 
-    /// The same before these bytes were read.
+    /// The same before these bytes were read, for the library.
     pub(crate) fn after(mut self, early: Vec<u8>) -> Self {
         self.early = early.into();
+        self.is_lent = true;
         self
+    }
+
+    /// The client has said all it will say, and its request is whole. It may be gone.
+    ///
+    /// # Errors
+    /// If it is known to be.
+    pub(crate) fn ends(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.link.has_ended.set(true);
+        let tcp = self.stream.tcp();
+        set_tcp_keepidle(tcp, PROBE_EVERY)?;
+        set_tcp_keepintvl(tcp, PROBE_EVERY)?;
+        set_tcp_keepcnt(tcp, PROBES)?;
+        set_socket_keepalive(tcp, true)?;
+        if self.link.knows_hints.get() && !self.link.has_spoken.get() {
+            self.hint = HINT;
+            if let Poll::Ready(told) = self.poll_hint(context) {
+                told?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is left of the interim answer.
+    fn poll_hint(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.hint.is_empty() {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(context, self.hint))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.hint = &self.hint[count..];
+        }
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    /// Whether a client that has said all it will say is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        !matches!(self.stream.tcp().take_error(), Ok(None))
+    }
+
+    /// Looks whether the client has said all it will say, where nobody reads: its request is whole.
+    fn look(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.link.has_ended.get() {
+            return match self.is_gone() {
+                true => Err(io::ErrorKind::BrokenPipe.into()),
+                false => Ok(()),
+            };
+        }
+        let tcp = self.stream.tcp();
+        // Woken by the end, or by more that it says.
+        if tcp.poll_read_ready(context).is_pending() {
+            return Ok(());
+        }
+        let mut seen = [PollFd::new(tcp, PollFlags::RDHUP)];
+        poll(&mut seen, Some(&Timespec::default()))?;
+        match seen[0].revents().contains(PollFlags::RDHUP) {
+            true => self.ends(context),
+            false => Ok(()),
+        }
     }
 
     fn wrote<T>(&self, progress: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -322,6 +429,7 @@ impl<S: OverTcp> ClientIo<S> {
         if progress.is_ready() {
             link.moved.set(link.now.get());
             link.stalled_since.set(None);
+            link.has_spoken.set(true);
         } else if link.stalled_since.get().is_none() {
             link.stalled_since.set(Some(link.now.get()));
         }
@@ -365,6 +473,9 @@ impl<S: OverTcp> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if !self.hint.is_empty() {
+            ready!(self.poll_hint(context))?;
+        }
         let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.wrote(progress)
     }
@@ -374,6 +485,9 @@ impl<S: OverTcp> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !self.hint.is_empty() {
+            ready!(self.poll_hint(context))?;
+        }
         let progress = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
         self.wrote(progress)
     }
@@ -383,6 +497,10 @@ impl<S: OverTcp> AsyncWrite for ClientIo<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let is_waited_for = self.is_lent && self.early.is_empty() && self.link.is_asked();
+        if is_waited_for {
+            self.look(context)?;
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

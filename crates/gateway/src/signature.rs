@@ -95,6 +95,17 @@ impl Signed {
     }
 }
 
+/// Whether the agent's token of a route is the one that is derived here.
+pub(crate) fn is_known(seal: &Seal, id: &SandboxId, route: &Route) -> bool {
+    match &route.agent {
+        Gate::Token(wanted) => {
+            let token = seal.agent_token(id);
+            TokenHash(Sha256::digest(token.reveal()).into()).matches(wanted)
+        }
+        Gate::Open | Gate::Closed => false,
+    }
+}
+
 /// What a `+` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plus {

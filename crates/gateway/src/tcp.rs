@@ -139,7 +139,7 @@ impl From<Refusal> for OpenError {
             Refusal::NotWoken { .. } => Self::NotWoken,
             Refusal::TeamLimit { .. } => Self::TeamLimit,
             Refusal::TooMany => Self::TooMany,
-            Refusal::NotSynced | Refusal::Overloaded => Self::Busy,
+            Refusal::Starting | Refusal::NotSynced | Refusal::Overloaded => Self::Busy,
             // A stream has no body of a request.
             Refusal::NoAnswer | Refusal::TooLarge | Refusal::BodyLate => Self::NoAnswer,
         }
@@ -188,6 +188,12 @@ impl Streams {
         let limit = shared.options.limits.open_per_sandbox;
         let held = shared.activity.park(&route, limit);
         let mut held = held.ok_or(OpenError::TooMany)?;
+        // Who was closed before this was counted need not have seen it.
+        let route = match &route.id {
+            Some(id) => shared.ports.routes.check(id, route.uid, route.epoch).ok(),
+            None => None,
+        };
+        let route = route.ok_or(OpenError::NotFound)?;
         let route = match passage(&route) {
             Passage::Forward => route,
             Passage::Park => {

@@ -104,6 +104,8 @@ impl Worker {
         http1
             .max_buf_size(limits.buffer_bytes)
             .max_header_size(limits.head_bytes)
+            // Who has said all it will say may listen; see `link`.
+            .half_close(true)
             .writev(false);
         let mut http2 = http2::Builder::new(tasks.clone());
         http2
@@ -238,7 +240,7 @@ impl Worker {
             for link in links.values() {
                 if link.is_overdue(limits, is_full) {
                     link.doom();
-                } else if link.is_body_late(limits) {
+                } else if link.is_body_late(limits) || link.is_half_closed() {
                     link.nudge();
                 }
             }

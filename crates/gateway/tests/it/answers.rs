@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gateway::metrics::Outcome;
-use routes::{Address, Gate, State};
+use routes::{Address, Gate, State, TokenHash};
 use serde_json::json;
 
 use crate::{
@@ -390,10 +390,12 @@ async fn too_many_at_once_are_told_so() {
 }
 
 #[tokio::test]
-async fn signed_urls_pass_to_the_agent_who_judges_them() {
+async fn signed_urls_of_a_token_that_is_not_known_here_are_the_agents_to_judge() {
     let world = World::new();
     let agent = program(world.ip, AGENT).await;
-    world.apply(world.secured("box"));
+    let mut route = world.secured("box");
+    route.agent = Gate::Token(TokenHash([9; 32]));
+    world.apply(route);
     let host = [("Host", "49983-box.sbx.test")];
     let answer = once(
         world.address(),

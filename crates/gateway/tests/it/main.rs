@@ -8,6 +8,7 @@
 
 mod answers;
 mod client;
+mod half_closed;
 mod hostile;
 mod http2;
 mod lifecycle;
@@ -18,6 +19,7 @@ mod smuggling;
 mod streams;
 mod tcp;
 mod tls;
+mod unnoticed;
 mod uploads;
 mod waking;
 mod witness;

@@ -1,6 +1,6 @@
 //! TLS: names, HTTP/2 in, and the same answers.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Version};
@@ -22,12 +22,12 @@ use crate::{
     world::{Setup, World},
 };
 
-struct Tls {
-    server: Arc<ServerConfig>,
+pub(crate) struct Tls {
+    pub(crate) server: Arc<ServerConfig>,
     roots: RootCertStore,
 }
 
-fn tls() -> Tls {
+pub(crate) fn tls() -> Tls {
     let names = ["*.sbx.test", "api.sbx.test", "sandbox.sbx.test"].map(str::to_owned);
     let made = rcgen::generate_simple_self_signed(names.to_vec()).unwrap();
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -47,14 +47,28 @@ fn tls() -> Tls {
 }
 
 impl Tls {
-    async fn connect(&self, world: &World, name: &str, protocol: &str) -> TlsStream<TcpStream> {
+    pub(crate) async fn connect(
+        &self,
+        world: &World,
+        name: &str,
+        protocol: &str,
+    ) -> TlsStream<TcpStream> {
+        self.connect_to(world.address(), name, protocol).await
+    }
+
+    pub(crate) async fn connect_to(
+        &self,
+        to: SocketAddr,
+        name: &str,
+        protocol: &str,
+    ) -> TlsStream<TcpStream> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(self.roots.clone())
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-        let stream = TcpStream::connect(world.address()).await.unwrap();
+        let stream = TcpStream::connect(to).await.unwrap();
         let name = ServerName::try_from(name.to_owned()).unwrap();
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)
@@ -67,7 +81,15 @@ impl Tls {
         world: &World,
         name: &str,
     ) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
-        let stream = self.connect(world, name, "h2").await;
+        self.http2_to(world.address(), name).await
+    }
+
+    pub(crate) async fn http2_to(
+        &self,
+        to: SocketAddr,
+        name: &str,
+    ) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let stream = self.connect_to(to, name, "h2").await;
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
                 .await
