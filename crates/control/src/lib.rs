@@ -26,6 +26,7 @@
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
 //! | [`history`] | what deliveries were, once they are over |
+//! | `wakes` | how long waking takes, and whom |
 //! | [`world`] | the ports and caches that all drivers share |
 //! | [`control`] | the builder, the workers, start and drain |
 
@@ -44,6 +45,7 @@ mod recipe;
 pub mod sandbox;
 pub mod snapshot;
 pub mod sweep;
+mod wakes;
 pub mod world;
 
 pub use control::{Builder, Control, Options};

@@ -50,6 +50,10 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
     let mut sandbox = Sandbox::clone(&cached);
     // Asked always, so that what this loop begins itself is never taken for another's.
     let first_look = world.adopts(sandbox.uid());
+    if first_look {
+        // Nobody knows what the last loop was about when it froze it.
+        world.undrained(sandbox.uid());
+    }
     if let Some(status) = taken_over(&sandbox).filter(|_| first_look) {
         sandbox.status = status;
         match world.write_status(&sandbox).await {
@@ -78,11 +82,19 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
         due,
         base: found.base(),
         recycle,
+        undrained: world.is_undrained(sandbox.uid()),
         hooks,
         now,
     };
+    let asked = world.elapsed();
+    world.wakes.look(sandbox, asked);
     let observed = match world.ports.runtime.inspect(sandbox.uid()).await {
-        Ok(observed) => observed,
+        Ok(observed) => {
+            world
+                .wakes
+                .ran(sandbox.uid(), world.elapsed().saturating_sub(asked));
+            observed
+        }
         Err(error) => {
             let blind = view(&Observed::Absent, Due::default());
             return Err(cannot_look(world, blind, &error, failures).await);
@@ -147,6 +159,10 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                 // It has all it needs, and whatever dies now, this is written: see `plan::sandbox`.
                 world.desk.hand_over(&next);
             }
+            let (slept, sleeps) = (&sandbox.status.sleeps, &mut next.status.sleeps);
+            world
+                .wakes
+                .tell(sandbox.uid(), slept, sleeps, world.elapsed());
             let moves = Moves::between(&sandbox.status, &next.status);
             moves.before();
             let written = world.write_status(&next).await?;
@@ -166,6 +182,15 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                 .map_err(|e| lost(&sandbox.key(), &e))?;
             world.ports.events.record(about(sandbox), note);
             Err(Done::Again)
+        }
+        Step::IfUnused(step) => {
+            admission::shut_out(world, sandbox).await?;
+            let activity = world.ports.activity.activity(sandbox);
+            match judge(world, sandbox, activity).0.idle {
+                true => Box::pin(perform(world, view, *step)).await,
+                // The next look finds it in use, and opens it again.
+                false => Err(Done::Again),
+            }
         }
         Step::Capture => match run(world, view, &step).await? {
             Effect::Captured(captured, image) => {
@@ -196,7 +221,10 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
         | Step::Reset
         | Step::DeleteWorkload => {
             match step {
-                Step::Freeze => admission::close(world, sandbox).await?,
+                Step::Freeze => {
+                    admission::close(world, sandbox).await?;
+                    world.drained(sandbox.uid());
+                }
                 Step::Reset => admission::shut_out(world, sandbox).await?,
                 _ => {}
             }
@@ -254,7 +282,11 @@ enum Effect {
 async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done> {
     let sandbox = view.sandbox;
     let limit = world.options.step_timeout;
-    let result = match tokio::time::timeout(limit, call(world, sandbox, step)).await {
+    let asked = world.elapsed();
+    let called = tokio::time::timeout(limit, call(world, sandbox, step)).await;
+    let took = world.elapsed().saturating_sub(asked);
+    world.wakes.ran(sandbox.uid(), took);
+    let result = match called {
         Ok(result) => result,
         Err(_) => Err(RuntimeError::Failed(
             format!("no answer within {limit:?}").into(),
@@ -274,6 +306,7 @@ async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done>
     if let RuntimeError::NotReady { failure, detail } = &error {
         next.status = not_up(next.status, *failure, detail, view.now);
     }
+    world.failed(&next);
     if let Err(done) = world.write_status(&next).await {
         // The failed call may still take effect, and its number was not used up: the next turn
         // takes over from it as from another loop's.
@@ -291,7 +324,6 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let spec = workload_spec(world, sandbox, from.clone())?;
             runtime.create(fence, &spec).await?;
         }
-    world.failed(&next);
         Step::Boot => match runtime.boot(fence).await? {
             Booting::Done => {}
             Booting::UnderWay => return Ok(Effect::UnderWay),
@@ -334,6 +366,7 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
         | Step::RemoveFinalizer
         | Step::Publish(..)
         | Step::Intend(_)
+        | Step::IfUnused(_)
         | Step::DeleteRecord(_) => {}
     }
     Ok(Effect::Done)

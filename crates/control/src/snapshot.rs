@@ -106,6 +106,7 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
             return Err(Done::Again);
         }
         (Step::Freeze, Some(sandbox)) => {
+            world.undrained(sandbox.uid());
             match within(world, world.ports.runtime.freeze(fence_of(sandbox))).await {
                 Ok(()) => return Ok(next),
                 Err(error) => error,

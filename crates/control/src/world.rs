@@ -22,7 +22,7 @@ use runtime::Runtime;
 use store::{Outcome, Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
-use crate::{EventSink, control::Options, deadlines::Deadlines, limits::Limits};
+use crate::{EventSink, control::Options, deadlines::Deadlines, limits::Limits, wakes::Wakes};
 
 /// Says when sandboxes were last used.
 #[async_trait]
@@ -132,6 +132,8 @@ pub struct World {
     floors: Mutex<BTreeMap<Key, Version>>,
     /// Sandboxes this loop has driven; what it finds under way in others was begun by another.
     adopted: Mutex<BTreeSet<Uid>>,
+    /// Those that may have been frozen though what was inside had no time to end.
+    undrained: Mutex<BTreeSet<Uid>>,
     /// The last operation of a sandbox that failed, and when, on the monotonic clock.
     failed: Mutex<BTreeMap<Key, (OperationId, Duration)>>,
     /// Where claims are served.
@@ -144,6 +146,8 @@ pub struct World {
     pub(crate) plugins: Plugins,
     /// What they said.
     pub(crate) limits: Limits,
+    /// How long waking takes.
+    pub(crate) wakes: Wakes,
     /// When the history was last looked through.
     swept_history: Mutex<Option<Duration>>,
 }
@@ -181,9 +185,11 @@ impl World {
             expectations: Mutex::default(),
             floors: Mutex::default(),
             adopted: Mutex::default(),
+            undrained: Mutex::default(),
             failed: Mutex::default(),
             desk,
             tickets: Mutex::default(),
+            wakes: Wakes::default(),
             windows: Mutex::default(),
             plugins,
             limits: Limits::default(),
@@ -209,6 +215,11 @@ impl World {
             *last = Some(now);
         }
         due
+    }
+
+    /// Time that only passes.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.ports.clock.monotonic()
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -265,9 +276,25 @@ impl World {
         self.adopted.lock().remove(&uid);
     }
 
+    /// A sandbox may be frozen from now on though what is inside had no time to end.
+    pub(crate) fn undrained(&self, uid: Uid) {
+        self.undrained.lock().insert(uid);
+    }
+
+    /// What was inside had its time.
+    pub(crate) fn drained(&self, uid: Uid) {
+        self.undrained.lock().remove(&uid);
+    }
+
+    pub(crate) fn is_undrained(&self, uid: Uid) -> bool {
+        self.undrained.lock().contains(&uid)
+    }
+
     /// Drops what is remembered of sandboxes that are gone.
     pub(crate) fn disown(&self, known: &BTreeSet<Uid>) {
         self.adopted.lock().retain(|uid| known.contains(uid));
+        self.undrained.lock().retain(|uid| known.contains(uid));
+        self.wakes.retain(known);
     }
 
     /// Remembers when a step of an operation failed.
@@ -290,6 +317,7 @@ impl World {
     }
 
     pub(crate) fn forget(&self, key: &Key) {
+        self.failed.lock().remove(key);
         self.floors.lock().remove(key);
         self.tickets.lock().remove(key);
         self.limits.forget(key);
@@ -330,7 +358,6 @@ impl World {
 
 /// What a failed write means for a turn.
 pub(crate) fn lost(key: &Key, error: &StoreError) -> Done {
-        self.failed.lock().remove(key);
     match error {
         // What happened arrives in the cache and asks for the next turn; until then waiting longer
         // each time keeps a cache that lags from being answered with a storm of conflicts.

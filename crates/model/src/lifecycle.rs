@@ -31,7 +31,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{sandbox::DesiredState, sandbox::Sandbox};
+use crate::sandbox::{DesiredState, OperationState, Sandbox};
 
 /// Where a sandbox is in its life.
 #[derive(
@@ -384,6 +384,17 @@ pub fn was_released(sandbox: &Sandbox) -> bool {
     sandbox.spec.pool.is_some()
         && sandbox.spec.owner.is_none()
         && sandbox.spec.epoch > sandbox.status.recycled_epoch
+}
+
+/// Whether a sandbox that runs is being closed to traffic, to be ended or released if nobody turns
+/// out to be inside.
+#[must_use]
+pub fn is_closing(sandbox: &Sandbox) -> bool {
+    let ends = |kind| matches!(kind, OperationKind::Stop | OperationKind::Release);
+    let status = &sandbox.status;
+    let operation = status.last_operation.as_deref();
+    status.phase == Phase::Running
+        && operation.is_some_and(|op| ends(op.kind) && op.state == OperationState::InFlight)
 }
 
 /// What a gateway may do with a request for a sandbox, derived from intent and observation, so

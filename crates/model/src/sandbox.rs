@@ -423,6 +423,12 @@ pub struct Sleeps {
     /// From which rung.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_woken_from: Option<SnapshotType>,
+    /// How long the runtime took for that, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_wake_runtime_micros: Option<u32>,
+    /// How long control took besides, from when it first saw that it should wake.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_wake_control_micros: Option<u32>,
 }
 
 /// How a sandbox's ports are reached.

@@ -139,7 +139,8 @@ fn operation_of(sandbox: &Sandbox, step: &Step) -> Option<OperationKind> {
             | Phase::Failed
             | Phase::Unknown => OperationKind::Resume,
         },
-        Step::AddFinalizer
+        Step::IfUnused(_)
+        | Step::AddFinalizer
         | Step::RemoveFinalizer
         | Step::Publish(..)
         | Step::Intend(_)

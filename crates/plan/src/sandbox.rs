@@ -52,6 +52,8 @@ pub struct View<'a> {
     pub base: Base<'a>,
     /// What its pool wants done with a released member.
     pub recycle: RecyclePolicy,
+    /// It may be frozen though what was inside had no time to end: a snapshot was taken of it.
+    pub undrained: bool,
     /// Whether hooks are to be run before its owner hears of it.
     pub hooks: bool,
     /// For stamping records; whether time is up is in `due`.
@@ -90,6 +92,8 @@ pub enum Step {
     Intend(Intent),
     /// Ask for the record's deletion, exactly as it was seen.
     DeleteRecord(Note),
+    /// Take a step only if nobody is let in any more, and nobody was inside after that.
+    IfUnused(Box<Step>),
     /// Make and start the workload, from a captured layer if there is one.
     Create(Option<Digest>),
     /// Have its template's commands bring it up.
@@ -236,9 +240,10 @@ fn decide(view: View<'_>) -> Plan<Step> {
             (IdleAction::Pause, _) => {
                 Plan::step(Step::Intend(Intent::Pause), "it has been idle for too long")
             }
-            (IdleAction::Release, Some(_)) => Plan::step(
+            (IdleAction::Release, Some(_)) => end_unused(
+                view,
+                OperationKind::Release,
                 Step::Intend(Intent::Release(StopCause::IdleTimeout)),
-                "it has been idle for too long",
             ),
             (IdleAction::Kill, _) | (IdleAction::Release, None) => {
                 let note = note(
@@ -246,7 +251,7 @@ fn decide(view: View<'_>) -> Plan<Step> {
                     "Idle",
                     "ended: it has been idle for too long",
                 );
-                Plan::step(Step::DeleteRecord(note), "it has been idle for too long")
+                end_unused(view, OperationKind::Stop, Step::DeleteRecord(note))
             }
         };
     }
@@ -254,6 +259,24 @@ fn decide(view: View<'_>) -> Plan<Step> {
         return release(view);
     }
     by_phase(view)
+}
+
+/// Ends or releases a sandbox that has been idle for too long. It is closed first: whoever was let in
+/// since it was found idle is seen after that, and then it goes on as it was.
+fn end_unused(view: View<'_>, kind: OperationKind, step: Step) -> Plan<Step> {
+    let operation = view.sandbox.status.last_operation.as_deref();
+    let is_begun = |op: &Operation| {
+        op.kind == kind
+            && op.state == OperationState::InFlight
+            && op.generation == view.sandbox.metadata.generation
+    };
+    if operation.is_some_and(is_begun) {
+        let step = Step::IfUnused(Box::new(step));
+        return Plan::step(step, "it has been idle for too long");
+    }
+    let status = begin(view, kind, Phase::Running);
+    let why = "it has been idle for too long, and is closed before it ends";
+    Plan::step(Step::Publish(status, None), why)
 }
 
 /// Whether the workload that a sandbox was published with is gone and another stands in its place,

@@ -72,7 +72,11 @@ impl Route {
             namespace: sandbox.metadata.namespace.clone()?,
             name: sandbox.metadata.name.clone(),
             id: spec.sandbox_id.clone(),
-            state: lifecycle::traffic(sandbox),
+            state: match lifecycle::traffic(sandbox) {
+                // Who comes now waits to hear whether it goes on.
+                State::Running if lifecycle::is_closing(sandbox) => State::Pausing,
+                traffic => traffic,
+            },
             address: sandbox.status.address.as_ref().and_then(Address::of),
             wake_on_traffic: spec.wake_on_traffic,
             agent: match spec.access.as_deref() {

@@ -529,6 +529,9 @@ impl State {
         if (sleeps || released || ends) && !caused {
             self.idles(before, now);
         }
+        if (released || ends) && !caused && idle && before.status.phase == Phase::Running {
+            self.cuts(before);
+        }
         match (before.spec.desired_state, after.spec.desired_state) {
             (DesiredState::Paused, DesiredState::Running)
                 if !failed && after.spec.owner.is_some() =>

@@ -8,6 +8,7 @@ use kit::{Clock, Entropy};
 use model::{
     Metadata, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot,
     SandboxTemplate, Timestamp,
+    autoscale::Autoscale,
     claim::ClaimSpec,
     hook::Hook,
     lifecycle::{Request, Standing, Verdict, admit},
@@ -295,8 +296,14 @@ impl Client {
             RecyclePolicy::Destroy
         };
         let max = max_idle + self.entropy.below(6) as u32;
+        let follows = Autoscale {
+            up_cooldown_seconds: 1,
+            down_cooldown_seconds: 20,
+            ..Autoscale::default()
+        };
         let spec = PoolSpec {
             recycle_policy,
+            autoscale: self.entropy.chance(0.5).then(|| Box::new(follows)),
             ..PoolSpec::new(name("base"), min_idle, max_idle, max)
         };
         SandboxPool::new(Metadata::new(Some(team()), name(which)), spec)

@@ -44,11 +44,13 @@ pub enum Plant {
     ForgetfulUse,
     /// Traffic wakes sandboxes that did not opt in.
     UninvitedWake,
+    /// Nobody waits for gateways to hear that a sandbox is closed.
+    UnheardClosing,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -64,6 +66,7 @@ impl Plant {
         Self::LostWake,
         Self::ForgetfulUse,
         Self::UninvitedWake,
+        Self::UnheardClosing,
     ];
 }
 

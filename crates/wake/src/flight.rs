@@ -52,6 +52,18 @@ struct Intended {
     /// From this version on an observation is an answer.
     since: Version,
     from: Rung,
+    /// How often it had woken before.
+    woken: u32,
+}
+
+/// How long a flight that ended well waited.
+#[derive(Clone, Copy, Debug)]
+struct Flown {
+    intended: Intended,
+    turn: Duration,
+    store: Duration,
+    /// For the sandbox to be seen awake.
+    awake: Duration,
 }
 
 /// Counts how a request's wait ended, however it ends.
@@ -135,8 +147,16 @@ impl Flights {
             let (inner, team) = (Arc::clone(&self.0), route.owner.clone());
             inner.stats.began();
             self.0.tasks.spawn(async move {
-                let outcome = inner.fly(&key, delivery, &team).await;
+                let flown = inner.fly(&key, delivery, &team).await;
+                let (outcome, flown) = match flown {
+                    Ok((route, flown)) => (Ok(route), Some(flown)),
+                    Err(error) => (Err(error), None),
+                };
                 inner.land(delivery, &outcome);
+                // Nobody waits for the bookkeeping.
+                if let Some(flown) = flown {
+                    inner.account(&key, delivery, flown).await;
+                }
             });
         }
         let outcome = timeout_at(deadline, answer).await;
@@ -186,7 +206,12 @@ impl Inner {
         }
     }
 
-    async fn fly(&self, key: &Key, delivery: Delivery, team: &Team) -> Outcome {
+    async fn fly(
+        &self,
+        key: &Key,
+        delivery: Delivery,
+        team: &Team,
+    ) -> Result<(Arc<Route>, Flown), WakeError> {
         let deadline = Instant::now() + self.options.timeout;
         let flown = timeout_at(deadline, async {
             let began = self.clock.monotonic();
@@ -205,15 +230,36 @@ impl Inner {
                     .arrival(key, delivery, intended.since, deadline)
                     .await?
                 {
-                    let note = |whom, took| self.stats.note(intended.from, whom, took);
-                    note(Whom::Turn, turn);
-                    note(Whom::Store, written.saturating_sub(asked));
-                    note(Whom::Control, self.since(written));
-                    return Ok(route);
+                    let flown = Flown {
+                        intended,
+                        turn,
+                        store: written.saturating_sub(asked),
+                        awake: self.since(written),
+                    };
+                    return Ok((route, flown));
                 }
             }
         });
         flown.await.unwrap_or(Err(WakeError::Timeout))
+    }
+
+    /// Notes for whom a flight waited. What the runtime took of it is in the record.
+    async fn account(&self, key: &Key, delivery: Delivery, flown: Flown) {
+        let found = self.store.find::<SandboxSpec>(key).await.ok().flatten();
+        let runtime = found
+            .filter(|s| (s.uid(), s.spec.epoch) == delivery)
+            .map(|s| s.status.sleeps)
+            .filter(|sleeps| sleeps.woken > flown.intended.woken)
+            .and_then(|sleeps| sleeps.last_wake_runtime_micros)
+            .map_or(Duration::ZERO, |micros| {
+                Duration::from_micros(micros.into())
+            })
+            .min(flown.awake);
+        let note = |whom, took| self.stats.note(flown.intended.from, whom, took);
+        note(Whom::Turn, flown.turn);
+        note(Whom::Store, flown.store);
+        note(Whom::Runtime, runtime);
+        note(Whom::Control, flown.awake.saturating_sub(runtime));
     }
 
     fn since(&self, then: Duration) -> Duration {
@@ -241,7 +287,8 @@ impl Inner {
                 Some(_) => Rung::Rootfs,
                 None => Rung::Freeze,
             };
-            Some(Intended { since, from })
+            let woken = sandbox.status.sleeps.woken;
+            Some(Intended { since, from, woken })
         };
         // Its deadline stands still while it sleeps.
         match admit(Request::Resume, Standing::of(&sandbox, false)) {

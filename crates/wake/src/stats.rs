@@ -39,13 +39,15 @@ pub enum Whom {
     Turn,
     /// The store, to read the record and write the intent.
     Store,
-    /// Control and the runtime, until the sandbox was seen awake.
+    /// The runtime, to have its processes go on.
+    Runtime,
+    /// Control, its line and its writes, until the sandbox was seen awake.
     Control,
 }
 
 impl Whom {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Turn, Self::Store, Self::Control];
+    pub const ALL: [Self; 4] = [Self::Turn, Self::Store, Self::Runtime, Self::Control];
 
     /// The value of a label.
     #[must_use]
@@ -53,6 +55,7 @@ impl Whom {
         match self {
             Self::Turn => "turn",
             Self::Store => "store",
+            Self::Runtime => "runtime",
             Self::Control => "control",
         }
     }

@@ -26,7 +26,10 @@ use routes::Route;
 use runtime::fake::{Call, CallFault, FakeRuntime};
 use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
-use wake::{Flights, Options, Quota, Reserved, TeamLimit, WakeError};
+use wake::{
+    Flights, Options, Quota, Reserved, TeamLimit, WakeError,
+    stats::{Rung, Whom},
+};
 
 const NOW: i64 = 1_000_000_000_000;
 
@@ -388,4 +391,34 @@ async fn a_team_without_room_is_told_so_and_its_sandbox_sleeps_on() {
     );
     // One that is awake already asks for nothing.
     flights.wake(&route, soon()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_is_told_apart_by_whom_it_was_waited_for() {
+    const SLOW: Duration = Duration::from_secs(3);
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|_| {}).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Thaw => CallFault::Slow(SLOW),
+        _ => CallFault::None,
+    });
+    let flights = world.flights(Options::default());
+    flights.wake(&route, soon()).await.unwrap();
+    let sleeps = world.read(&sandbox).await.status.sleeps;
+    let micros = |d: Duration| u64::try_from(d.as_micros()).unwrap();
+    let runtime = u64::from(sleeps.last_wake_runtime_micros.unwrap());
+    let control = u64::from(sleeps.last_wake_control_micros.unwrap());
+    assert!(
+        runtime >= micros(SLOW),
+        "{runtime} of the runtime, {control} of control"
+    );
+    assert!(control < micros(SLOW));
+    // Whoever keeps the books reads the record once more.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let waited = |whom| flights.stats().waited(Rung::Freeze, whom);
+    for whom in Whom::ALL {
+        assert_eq!(waited(whom).buckets.iter().sum::<u64>(), 1, "{whom:?}");
+    }
+    assert_eq!(waited(Whom::Runtime).micros, runtime);
+    assert!(waited(Whom::Control).micros < micros(SLOW));
 }

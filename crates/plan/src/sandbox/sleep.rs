@@ -13,6 +13,8 @@ use super::{
 };
 use crate::{Plan, failure::after_failure};
 
+const UNDRAINED: &str = "it was frozen before what is inside could end";
+
 pub(super) fn running(view: View<'_>) -> Plan<Step> {
     let Observed::Present(facts) = view.observed else {
         return lost(view);
@@ -32,6 +34,9 @@ pub(super) fn running(view: View<'_>) -> Plan<Step> {
         (DesiredState::Paused, _) if rung(view) == SnapshotType::Rootfs => {
             let status = begin(view, OperationKind::Pause, Phase::Pausing);
             Plan::step(Step::Publish(status, None), "it should sleep")
+        }
+        (DesiredState::Paused, WorkloadState::Frozen) if view.undrained => {
+            Plan::step(Step::Thaw, UNDRAINED)
         }
         (DesiredState::Paused, WorkloadState::Frozen) => asleep(view, None),
         (DesiredState::Paused, _) => Plan::step(Step::Freeze, "it should sleep"),
@@ -75,6 +80,7 @@ pub(super) fn pausing(view: View<'_>) -> Plan<Step> {
                 "its pause was called off",
             )
         }
+        (false, WorkloadState::Frozen) if view.undrained => Plan::step(Step::Thaw, UNDRAINED),
         (false, WorkloadState::Frozen) => {
             Plan::step(Step::Capture, "it sleeps without its processes")
         }

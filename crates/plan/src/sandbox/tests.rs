@@ -1,6 +1,7 @@
 //! Tables: where it stands, what is wanted and what is seen, against the next step.
 
 mod checks;
+mod closing;
 mod delivery;
 mod lease;
 mod life;
@@ -19,6 +20,7 @@ fn word(step: &Step) -> String {
         Step::Publish(status, _) => format!("→{}", status.phase),
         Step::Intend(intent) => format!("Intend {intent:?}"),
         Step::DeleteRecord(_) => "DeleteRecord".into(),
+        Step::IfUnused(step) => format!("{} if unused", word(step)),
         Step::Create(Some(_)) => "Create from layer".into(),
         Step::Create(None) => "Create".into(),
         other => format!("{other:?}"),
@@ -114,6 +116,7 @@ fn next(sandbox: &Sandbox, observed: &Observed, due: Due, recycle: RecyclePolicy
         due,
         base: Base::Images,
         recycle,
+        undrained: false,
         hooks: false,
         now: T0,
     })

@@ -278,6 +278,7 @@ impl World {
                 due: crate::sandbox::Due::default(),
                 base: crate::sandbox::Base::Images,
                 recycle: model::pool::RecyclePolicy::Destroy,
+                undrained: false,
                 hooks: false,
                 now: T0,
             });

@@ -2,8 +2,8 @@
 //!
 //! Every request ends once. One that came to a sandbox which traffic may wake, and which nobody
 //! changed meanwhile, is not told that there is none. Nothing reaches another delivery than it was
-//! for. What wakes a sandbox writes that once per sleep. And nobody is put to sleep, ended or
-//! released for being idle who was not.
+//! for. What wakes a sandbox writes that once per sleep. Nobody is put to sleep, ended or released
+//! for being idle who was not; and one that is ended or released so has nobody inside.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -216,6 +216,19 @@ impl State {
         if let Some((place, used)) = early {
             let detail = format!("{} by {place:?}: {used:?}", before.key());
             self.broken("idle is never early", detail);
+        }
+    }
+
+    /// Whether somebody is inside a sandbox that control ends or releases because nobody is. There is
+    /// no excuse for what came while it was deciding: it was closed before.
+    pub(super) fn cuts(&mut self, before: &Sandbox) {
+        let of = |((uid, _), used): &(&(Uid, usize), &Use)| {
+            *uid == before.uid() && used.epoch == before.spec.epoch
+        };
+        let inside = |(_, used): &(&(Uid, usize), &Use)| used.open > 0 && !used.forgotten;
+        if let Some((place, used)) = self.traffic.uses.iter().filter(of).find(inside) {
+            let detail = format!("{} by {place:?}: {used:?}", before.key());
+            self.broken("an idle end cuts nobody", detail);
         }
     }
 

@@ -13,6 +13,15 @@ impl World {
         for step in &plan.steps {
             match step {
                 Step::Thaw => assert_eq!(status.snapshot, None, "thawed after its capture"),
+                Step::IfUnused(step) => {
+                    let closes = model::lifecycle::is_closing(&self.record);
+                    assert!(due.idle && closes, "ended while it was open: {step:?}");
+                }
+                Step::Publish(next, _) if next.phase == Phase::Paused => assert!(
+                    !self.undrained || !matches!(status.phase, Phase::Running | Phase::Pausing),
+                    "asleep before what is inside could end: {}",
+                    plan.why
+                ),
                 Step::Reset => assert!(was_released(&self.record), "reset under its owner"),
                 Step::DeleteRecord(_) | Step::Intend(Intent::Release(_)) => assert!(
                     was_released(&self.record) || due.end || due.idle || self.slept_for_long(),

@@ -49,6 +49,7 @@ fn plan(sandbox: &Sandbox, base: Base<'_>, observed: &Observed) -> Plan<Step> {
         due: Due::default(),
         base,
         recycle: RecyclePolicy::Destroy,
+        undrained: false,
         hooks: false,
         now: T0,
     })

@@ -16,7 +16,7 @@ use crate::failure::MAX_ATTEMPTS;
 pub(super) const GIVE_UP: Fault = Fault::Before(true);
 
 /// A sandbox that runs, and sleeps by this rung.
-fn running(snapshot_type: SnapshotType) -> World {
+pub(super) fn running(snapshot_type: SnapshotType) -> World {
     let mut record = record(false);
     record.spec.pause_policy = Some(Box::new(PausePolicy {
         snapshot_type,
@@ -226,23 +226,19 @@ fn an_ended_sandbox_is_forgotten_at_its_deadline() {
 }
 
 #[test]
-fn an_idle_sandbox_pauses_ends_or_goes_back() {
+fn an_idle_sandbox_pauses_or_is_closed_to_end_or_go_back() {
     let due = Due {
         idle: true,
         ..Due::default()
     };
-    for (idle_action, alone, pooled) in [
-        (IdleAction::Pause, "Intend Pause", "Intend Pause"),
-        (IdleAction::Kill, "DeleteRecord", "DeleteRecord"),
-        (
-            IdleAction::Release,
-            "DeleteRecord",
-            "Intend Release(IdleTimeout)",
-        ),
+    for (idle_action, idle) in [
+        (IdleAction::Pause, "Intend Pause"),
+        (IdleAction::Kill, "→Running"),
+        (IdleAction::Release, "→Running"),
     ] {
         let cases = [
-            (standing(Phase::Running), alone),
-            (super::member(Phase::Running, true), pooled),
+            (standing(Phase::Running), idle),
+            (super::member(Phase::Running, true), idle),
             (standing(Phase::Paused), "→Running"),
             (standing(Phase::Starting), "Arm"),
         ];

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use model::{
     Epoch, Generation, Metadata, Name, Namespace, OperationId, SandboxId, StringMap, Uid,
-    lifecycle::{Request, Standing, Traffic, Verdict, admit, traffic},
+    lifecycle::{Request, Standing, Traffic, Verdict, admit, is_closing, traffic},
     sandbox::{Address, NetworkPolicy, Owner, Timeouts, Via},
     workload::{Captured, Hooked},
 };
@@ -50,6 +50,8 @@ pub(super) struct World {
     pub(super) acknowledged: u32,
     pub(super) recycle: RecyclePolicy,
     pub(super) hooks: bool,
+    /// A snapshot froze it, and nobody let what is inside end since.
+    pub(super) undrained: bool,
     /// Those of each claim.
     pub(super) timeouts: Timeouts,
     pub(super) now: Timestamp,
@@ -134,6 +136,7 @@ impl World {
             acknowledged: 0,
             recycle: RecyclePolicy::Recycle,
             hooks: false,
+            undrained: false,
             timeouts: Timeouts::default(),
             now: Timestamp::from_micros(1_000_000),
             gone: false,
@@ -151,6 +154,7 @@ impl World {
             due: self.due(),
             base: Base::Images,
             recycle: self.recycle,
+            undrained: self.undrained,
             hooks: self.hooks,
             now: self.now,
         }
@@ -229,7 +233,8 @@ impl World {
     pub(super) fn write(&mut self) {
         let runs =
             matches!(&self.workload, Observed::Present(f) if f.state == WorkloadState::Running);
-        if !self.gone && runs && traffic(&self.record) == Traffic::Running {
+        let is_open = traffic(&self.record) == Traffic::Running && !is_closing(&self.record);
+        if !self.gone && runs && is_open {
             self.inside.1 += 1;
             self.acknowledged = self.inside.1;
         }
@@ -273,6 +278,7 @@ impl World {
             && self.record.status.phase == Phase::Running
         {
             facts.state = WorkloadState::Frozen;
+            self.undrained = true;
         }
     }
 
@@ -342,6 +348,8 @@ impl World {
             Step::DeleteRecord(_) => {
                 self.record.metadata.deletion_timestamp = Some(self.now);
             }
+            // Nobody is inside here; the simulator has those who are.
+            Step::IfUnused(step) => return self.perform(step, fault),
             Step::Create(_)
             | Step::Boot
             | Step::Arm
@@ -366,6 +374,8 @@ impl World {
         );
         assert!(fence >= self.fence, "a call behind its fence: {fence:?}");
         self.fence = fence;
+        // What is inside has its time before the call.
+        self.undrained &= *step != Step::Freeze;
         let outcome = match fault {
             Fault::Before(_) => Err("before"),
             Fault::Later => {
