@@ -152,7 +152,7 @@ impl Order {
             lasts: (!extensions.never_timeout).then(|| Duration::from_secs(seconds.into())),
             startup,
             pools,
-            image: extensions.image.clone(),
+            image: extensions.image,
             metadata,
             meant,
             token,
