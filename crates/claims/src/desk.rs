@@ -142,11 +142,20 @@ impl Desk {
         for key in keys {
             let now = self.sandboxes.find(key);
             let newer = |offered: &Version| now.as_ref().is_none_or(|s| s.version() > *offered);
-            for (pool, line) in lines.iter_mut() {
-                if pool.namespace == key.namespace && line.offered.get(&key.name).is_some_and(newer)
-                {
+            let look = |line: &mut Line| {
+                if line.offered.get(&key.name).is_some_and(newer) {
                     line.offered.remove(&key.name);
                 }
+            };
+            match now.as_deref().and_then(pool_of) {
+                Some(pool) => {
+                    lines.get_mut(&pool).into_iter().for_each(look);
+                }
+                // Nobody knows any more whose it was.
+                None => lines
+                    .iter_mut()
+                    .filter(|(pool, _)| pool.namespace == key.namespace)
+                    .for_each(|(_, line)| look(line)),
             }
         }
         let mut told = Vec::new();

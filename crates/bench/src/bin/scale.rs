@@ -20,7 +20,7 @@ use control::{Builder, Control, Options, events::StoredEvents};
 use kit::{Clock, Entropy, SystemClock, Tasks};
 use model::{
     Key, Metadata, Name, Namespace, Object, Sandbox, SandboxId, SandboxPool, SandboxTemplate,
-    Spec as _, Timestamp,
+    Timestamp,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::Owner,
 };
@@ -291,11 +291,11 @@ fn team() -> Result<Namespace> {
 
 /// Bytes of this process that are in memory.
 fn resident() -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: usize = text
-        .split_whitespace()
-        .nth(1)
-        .ok_or("statm has no second field")?
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: usize = line
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or("the kernel does not say how much memory is used")?
         .parse()?;
-    Ok(pages * rustix::param::page_size())
+    Ok(kib << 10)
 }
