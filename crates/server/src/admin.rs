@@ -8,16 +8,14 @@ use axum::{
 };
 use serde_json::json;
 
-/// Refuses whoever does not have the administrator's token.
-pub(crate) fn admitted(admins: &Authenticator, headers: &HeaderMap) -> Result<(), Response> {
+/// The answer to whoever does not have the administrator's token.
+pub(crate) fn refused(admins: &Authenticator, headers: &HeaderMap) -> Option<Response> {
     let authorization = headers.get(header::AUTHORIZATION);
-    match admins.admits(authorization.map(|value| value.as_bytes())) {
-        true => Ok(()),
-        false => {
-            let why = "this needs the administrator's token";
-            Err(refusal(StatusCode::UNAUTHORIZED, "Unauthorized", why))
-        }
+    if admins.admits(authorization.map(|value| value.as_bytes())) {
+        return None;
     }
+    let why = "this needs the administrator's token";
+    Some(refusal(StatusCode::UNAUTHORIZED, "Unauthorized", why))
 }
 
 /// A refusal in the words of the resource API.

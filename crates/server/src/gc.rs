@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{Store, StoreError, StoreExt as _};
 
-use crate::admin::{admitted, refusal};
+use crate::admin::{refusal, refused};
 
 /// How often records are read again because something changed meanwhile.
 const READINGS: usize = 4;
@@ -241,8 +241,8 @@ async fn collect(
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Response {
-    if let Err(refused) = admitted(&collector.admins, &headers) {
-        return refused;
+    if let Some(refusal) = refused(&collector.admins, &headers) {
+        return refusal;
     }
     // What it would do by itself, by now or later: the grace holds for whoever asks too.
     match collector.sweep(asked.dry_run, collector.grace).await {

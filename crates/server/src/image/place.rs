@@ -22,7 +22,7 @@ use crate::{
 
 pub(super) enum Place {
     Here(Here),
-    Server(Remote),
+    Server(Box<Remote>),
 }
 
 /// A data directory that this process has to itself.
@@ -61,7 +61,7 @@ impl Place {
             );
         }
         match Admin::of(path) {
-            Ok(admin) => Ok(Self::Server(Remote { admin, held })),
+            Ok(admin) => Ok(Self::Server(Box::new(Remote { admin, held }))),
             // Whoever has it and never wrote how it is reached is no server.
             Err(_) => Err(held.into()),
         }

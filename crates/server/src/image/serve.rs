@@ -36,7 +36,7 @@ use super::{
     far::Far,
     store::{Unknown, import, list, remove},
 };
-use crate::admin::{admitted, refusal};
+use crate::admin::{refusal, refused};
 
 /// Lines that nobody has read yet; what is told meanwhile is old by then.
 const UNREAD: usize = 8;
@@ -89,9 +89,9 @@ pub(crate) fn router(images: Arc<Images>) -> Router {
 }
 
 async fn known(State(images): Shared, request: Request, next: Next) -> Response {
-    match admitted(&images.admins, request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused,
+    match refused(&images.admins, request.headers()) {
+        None => next.run(request).await,
+        Some(refusal) => refusal,
     }
 }
 
@@ -272,24 +272,24 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Why something cannot be, as it is answered.
-struct Refused(Response);
+struct Refused(Box<Response>);
 
 impl axum::response::IntoResponse for Refused {
     fn into_response(self) -> Response {
-        self.0
+        *self.0
     }
 }
 
 impl From<Response> for Refused {
     fn from(response: Response) -> Self {
-        Self(response)
+        Self(Box::new(response))
     }
 }
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
         let code = StatusCode::INTERNAL_SERVER_ERROR;
-        Self(refusal(code, "InternalError", &error.to_string()))
+        refusal(code, "InternalError", &error.to_string()).into()
     }
 }
 
@@ -306,7 +306,7 @@ impl From<ImageError> for Refused {
                 Fault::Host => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
             },
         };
-        Self(refusal(code, reason, &error.to_string()))
+        refusal(code, reason, &error.to_string()).into()
     }
 }
 
@@ -314,7 +314,7 @@ impl From<anyhow::Error> for Refused {
     fn from(error: anyhow::Error) -> Self {
         if let Some(unknown) = error.downcast_ref::<Unknown>() {
             let code = StatusCode::NOT_FOUND;
-            return Self(refusal(code, "NotFound", &unknown.to_string()));
+            return refusal(code, "NotFound", &unknown.to_string()).into();
         }
         match error.downcast::<ImageError>() {
             Ok(error) => error.into(),
