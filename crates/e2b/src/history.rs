@@ -1,7 +1,7 @@
 //! What sandboxes were, and are: those that live and those that have ended, in one shape. A team
 //! sees its own, administrators those of all.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, fmt};
 
 use http::StatusCode;
 use model::{Name, Namespace, Spec as _, Timestamp, lifecycle::Phase, record::RecordSpec};
@@ -46,7 +46,6 @@ struct Filter {
     template: Option<Name>,
     from: Option<Timestamp>,
     until: Option<Timestamp>,
-    after: Option<(Namespace, Name)>,
     limit: usize,
 }
 
@@ -88,26 +87,39 @@ pub(crate) async fn list(call: Call) -> Answer {
         template: query.parsed("template", "use the name of a template")?,
         from: query.parsed("from", TIME)?,
         until: query.parsed("until", TIME)?,
-        after: query.get("after").map(cursor).transpose()?,
         limit: usize::try_from(limit.unwrap_or(100)).unwrap_or(MOST),
     };
     let page = match query.get("state") {
-        None | Some("ended") => ended(&call.api, filter).await?,
-        Some("live") => live(&call.api, &filter),
+        None | Some("ended") => {
+            let after = query.get("after").map(ended_cursor).transpose()?;
+            ended(&call.api, filter, after).await?
+        }
+        Some("live") => {
+            let after = query.get("after").map(Place::read).transpose()?;
+            live(&call.api, &filter, after.as_ref())
+        }
         Some(_) => return Err(Refusal::bad_field("state", "use ended or live")),
     };
     json(StatusCode::OK, &page)
 }
 
-fn cursor(text: &str) -> Result<(Namespace, Name), Refusal> {
-    let bad = || Refusal::bad_field("after", CURSOR);
+fn bad_cursor() -> Refusal {
+    Refusal::bad_field("after", CURSOR)
+}
+
+fn ended_cursor(text: &str) -> Result<(Namespace, Name), Refusal> {
+    let bad = bad_cursor;
     let (team, name) = text.split_once('.').ok_or_else(bad)?;
     let team = Namespace::new(team).map_err(|_| bad())?;
     Ok((team, Name::new(name).map_err(|_| bad())?))
 }
 
 /// Those that have ended: of each team from the newest to the oldest.
-async fn ended(api: &E2b, filter: Filter) -> Result<HistoryPage, Refusal> {
+async fn ended(
+    api: &E2b,
+    filter: Filter,
+    after: Option<(Namespace, Name)>,
+) -> Result<HistoryPage, Refusal> {
     let mut listed = Listed {
         namespace: filter.team.clone(),
         limit: Some(BATCH),
@@ -127,11 +139,7 @@ async fn ended(api: &E2b, filter: Filter) -> Result<HistoryPage, Refusal> {
         let name = Name::new(RecordSpec::first_name(until)).ok()?;
         Some((team, name))
     });
-    listed.after = filter
-        .after
-        .clone()
-        .max(begin)
-        .map(|(team, name)| (Some(team), name));
+    listed.after = after.max(begin).map(|(team, name)| (Some(team), name));
     let mut page = HistoryPage::default();
     loop {
         let (batch, _) = api.store.list_objects::<RecordSpec>(&listed).await?;
@@ -164,8 +172,45 @@ async fn ended(api: &E2b, filter: Filter) -> Result<HistoryPage, Refusal> {
     }
 }
 
+/// Where one that lives stands among those that do: the one of its team that was claimed last first.
+/// A page goes on after a place, whether who stood there still lives or not.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    team: Namespace,
+    claimed_at: Reverse<Option<Timestamp>>,
+    name: Name,
+}
+
+impl Place {
+    fn read(text: &str) -> Result<Self, Refusal> {
+        let mut parts = text.splitn(3, '.');
+        let mut next = || parts.next().ok_or_else(bad_cursor);
+        let (team, micros, name) = (next()?, next()?, next()?);
+        let claimed_at = match micros {
+            "" => None,
+            micros => {
+                let micros = micros.parse().map_err(|_| bad_cursor())?;
+                Some(Timestamp::from_micros(micros))
+            }
+        };
+        Ok(Self {
+            team: Namespace::new(team).map_err(|_| bad_cursor())?,
+            claimed_at: Reverse(claimed_at),
+            name: Name::new(name).map_err(|_| bad_cursor())?,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.claimed_at.0.map(|at| at.as_micros().to_string());
+        let micros = micros.unwrap_or_default();
+        write!(f, "{}.{micros}.{}", self.team, self.name)
+    }
+}
+
 /// Those that live: the one that was claimed last first.
-fn live(api: &E2b, filter: &Filter) -> HistoryPage {
+fn live(api: &E2b, filter: &Filter, after: Option<&Place>) -> HistoryPage {
     let sandboxes = &api.caches.sandboxes;
     let all = match &filter.team {
         Some(team) => sandboxes.find_by(cache::SandboxIndex::Owner, team.as_str()),
@@ -179,23 +224,21 @@ fn live(api: &E2b, filter: &Filter) -> HistoryPage {
             let template = s.spec.template.as_ref();
             let limits = template.and_then(|t| api.template(s.metadata.namespace.as_ref()?, t));
             let limits = limits.and_then(|t| t.spec.resources);
-            Some((s.metadata.name.clone(), plan::history::live(s, limits)?))
+            let record = plan::history::live(s, limits)?;
+            let place = Place {
+                team: record.owner.team.clone(),
+                claimed_at: Reverse(record.claimed_at),
+                name: s.metadata.name.clone(),
+            };
+            Some((place, record))
         })
         .filter(|(_, record)| filter.admits(record, record.claimed_at))
+        .filter(|(place, _)| after.is_none_or(|after| place > after))
         .collect();
-    found.sort_by_key(|(name, r)| (r.owner.team.clone(), Reverse(r.claimed_at), name.clone()));
-    let seen = filter.after.as_ref().and_then(|(team, after)| {
-        found
-            .iter()
-            .position(|(name, r)| name == after && r.owner.team == *team)
-    });
-    let rest = found.into_iter().skip(seen.map_or(0, |at| at + 1));
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut page = HistoryPage::default();
-    for (name, record) in rest {
-        if page.records.len() == filter.limit {
-            break;
-        }
-        page.next = Some(format!("{}.{name}", record.owner.team));
+    for (place, record) in found.into_iter().take(filter.limit) {
+        page.next = Some(place.to_string());
         page.records.push(record);
     }
     if page.records.len() < filter.limit {

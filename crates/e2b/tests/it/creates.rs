@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use http::Request;
-use model::{lifecycle::Phase, team::Quotas};
+use model::{Sandbox, lifecycle::Phase, sandbox::OnTimeout, team::Quotas};
 use runtime::fake::{Call, CallFault};
 use serde_json::{Value, json};
-use store::memory::WriteFault;
+use store::{StoreExt as _, memory::WriteFault};
 
 use crate::support::{Reply, World, options};
 
@@ -333,6 +333,44 @@ async fn a_repeated_create_is_the_same_sandbox_also_after_a_restart() {
     let anew = keyed(&client, "k-1", &json!({})).await;
     assert_eq!(anew.status, 201, "{}", anew.text);
     assert_ne!(anew.id(), one.id());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_nobody_has_heard_of_ends_though_it_has_no_timeout() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let never = json!({"dormouse.dev/never-timeout": "true"});
+    let body = json!({"templateID": "base", "autoPause": true, "metadata": never});
+    let heard = client.create(body.clone()).await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Create => CallFault::Slow(Duration::from_secs(5)),
+        _ => CallFault::None,
+    });
+    let asking = client.clone();
+    let asked = tokio::spawn(async move { asking.post("/v2/sandboxes", body).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let begun = |s: &Sandbox| {
+        s.spec
+            .sandbox_id
+            .as_ref()
+            .is_some_and(|id| id.as_str() != heard)
+    };
+    let unheard = world.records().await.into_iter().find(begun).unwrap();
+    assert_eq!(asked.await.unwrap().status, 201);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let all = world.records().await;
+    assert_eq!(all.len(), 2);
+    for timeouts in all.iter().map(|s| s.spec.timeouts) {
+        let kept = (timeouts.end_at, timeouts.on_timeout);
+        assert_eq!(kept, (None, OnTimeout::Pause));
+    }
+    // The same where its server died before its client heard: nobody goes on with it.
+    let world = World::new().await;
+    world.store.create_object(&unheard).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.records().await[0].status.phase, Phase::Running);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(world.records().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

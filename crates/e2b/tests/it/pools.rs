@@ -167,6 +167,38 @@ async fn what_a_sandbox_was_is_kept_before_its_member_is_idle_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pages_of_what_lives_go_on_after_one_that_has_ended_since() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let mut made = Vec::new();
+    for _ in 0..4 {
+        made.push(client.create(json!({})).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let mut seen = Vec::new();
+    let mut path = "/dormouse/history?state=live&limit=1".to_owned();
+    loop {
+        let page = client.get(&path).await.body;
+        let Some(id) = page["records"][0]["sandboxId"].as_str() else {
+            break;
+        };
+        seen.push(id.to_owned());
+        assert_eq!(client.delete(&format!("/sandboxes/{id}")).await.status, 204);
+        world.settle().await;
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        path = format!("/dormouse/history?state=live&limit=1&after={next}");
+    }
+    made.reverse();
+    assert_eq!(seen, made);
+    for bad in ["a", "a.x", "a.x.y", "a.1"] {
+        let path = format!("/dormouse/history?state=live&after={bad}");
+        assert_eq!(client.get(&path).await.status, 400, "{bad}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_that_is_deleted_leaves_claimed_members_to_their_owners() {
     let world = World::new().await;
     let client = world.client("a").await;
