@@ -21,6 +21,7 @@ mod doctor;
 mod elsewhere;
 mod fake_runtime;
 mod full_disk;
+mod handovers;
 mod hooks;
 mod https;
 mod image;
