@@ -9,14 +9,15 @@ use agent_client::Client as Agent;
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
 use hyper_util::rt::TokioIo;
 use kit::{Clock as _, SystemClock, Tasks};
 use model::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::timeout;
+use tokio::{io::AsyncReadExt as _, time::timeout};
 use wire::{Secret, envd};
 
 pub use access::Access;
@@ -29,6 +30,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most sandboxes that one request may ask about.
 const PAGE: usize = 100;
+/// How much of a file is read at once.
+const PIECE: usize = 128 << 10;
 /// What a sandbox that is woken has at least, in seconds.
 const WOKEN_FOR: u32 = 300;
 
@@ -147,6 +150,42 @@ impl Api {
     /// Deletes something.
     pub(crate) async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.call(Method::DELETE, path, None).await.map(|_| ())
+    }
+
+    /// Sends the content of a file, for as long as it takes.
+    pub(crate) async fn put(&self, path: &str, content: std::fs::File) -> anyhow::Result<()> {
+        let url = self.endpoint.url();
+        let length = content.metadata().context("look at what is sent")?.len();
+        let file = tokio::fs::File::from_std(content);
+        let pieces = futures_util::stream::unfold(file, |mut file| async move {
+            let mut piece = bytes::BytesMut::with_capacity(PIECE);
+            match file.read_buf(&mut piece).await {
+                Ok(0) => None,
+                Ok(_) => Some((Ok(Frame::data(piece.freeze())), file)),
+                Err(error) => Some((Err(error), file)),
+            }
+        });
+        let request = Request::builder()
+            .method(Method::PUT)
+            .uri(path)
+            .header(header::HOST, self.endpoint.authority())
+            .header(header::CONTENT_LENGTH, length)
+            .body(StreamBody::new(pieces).boxed_unsync())?;
+        let stream = self.endpoint.dial().await;
+        let stream = stream.with_context(|| format!("connect to {url}"))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        self.tasks.spawn(async move {
+            // Its failure reaches whoever waits for the answer.
+            let _ = connection.await;
+        });
+        let answer = sender.send_request(request).await?;
+        let (parts, body) = answer.into_parts();
+        let bytes = body.collect().await?.to_bytes();
+        match parts.status.is_success() {
+            true => Ok(()),
+            false => Err(self.refused(parts.status, &bytes)),
+        }
     }
 
     /// All pages of a list of sandboxes. `query` narrows it.

@@ -12,6 +12,7 @@
 //! | [`merge`] | the three-way merge of `apply` |
 //! | [`e2b`] | the E2B API, as whom, and the agents behind it |
 //! | [`sandbox`], [`snapshot`], [`top`], [`audit`], [`history`], [`gc`], [`cert`] | commands over that |
+//! | [`template`] | templates of a team, built from a Dockerfile |
 //! | [`attached`] | a sandbox for one command, on a server that runs |
 //! | [`admin`] | the affairs of a whole server, for commands that also work without one |
 //! | [`progress`] | saying what takes long |
@@ -41,6 +42,7 @@ mod progress;
 mod resource;
 mod sandbox;
 mod snapshot;
+pub mod template;
 mod top;
 mod watch;
 

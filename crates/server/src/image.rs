@@ -20,13 +20,13 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use far::bytes;
-use images::{Debian, Format, Options, Store};
+use images::{Format, Options, Store};
 use model::Digest;
 use place::Place;
 use serde_json::{Value, json};
 use store::Listed;
 
-use crate::{config::Settings, data_dir::DataDir, interpreter};
+use crate::{config::Settings, data_dir::DataDir};
 
 /// Images on this host.
 #[derive(Debug, Args)]
@@ -168,43 +168,6 @@ impl As {
     }
 }
 
-/// What sandboxes are made from.
-#[derive(Debug, Args)]
-pub(crate) struct Templates {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(subcommand)]
-    command: TemplateCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum TemplateCommand {
-    /// Build a Debian root with mmdebstrap, which is `base` for new sandboxes from then on
-    #[command(after_help = "Examples:
-  dormouse template build-base
-  dormouse template build-base --suite bookworm --package nodejs
-
-The packages come from this host's own sources. Until this is done, `base` is a small root over
-the programs that the host has in /usr.")]
-    BuildBase {
-        /// Which release of Debian; the host's own if none is named
-        #[arg(long)]
-        suite: Option<String>,
-        /// A package besides the usual ones; can be given several times
-        #[arg(long = "package", value_name = "NAME")]
-        packages: Vec<String>,
-    },
-    /// Build the image of `code-interpreter-v1`, for E2B's code interpreter clients
-    #[command(after_help = "Examples:
-  dormouse template build-code-interpreter
-  dormouse template build-code-interpreter --plots
-  dormouse template build-code-interpreter --base python:3.13 --package numpy
-
-The packages come from where the host's pip finds them. The template is made by the next server that
-starts, or stays as it is.")]
-    BuildCodeInterpreter(interpreter::Build),
-}
-
 /// How images are had: as configured, or else with the credentials of `docker login`.
 pub(crate) fn options(settings: &Settings) -> Options {
     let mut options = Options {
@@ -225,7 +188,7 @@ pub(crate) fn options(settings: &Settings) -> Options {
 }
 
 /// Opens the images of a data directory that nobody else has.
-fn open(data_dir: &DataDir, options: Options) -> anyhow::Result<Store> {
+pub(crate) fn open(data_dir: &DataDir, options: Options) -> anyhow::Result<Store> {
     Store::open(data_dir.path(), options).context("open the images")
 }
 
@@ -279,26 +242,6 @@ pub(crate) async fn run(args: Images, settings: &Settings) -> anyhow::Result<()>
             }
         }
     }
-}
-
-/// Builds what was asked for.
-///
-/// # Errors
-/// If a server has the data directory, or the build fails.
-pub(crate) fn run_template(args: Templates, settings: &Settings) -> anyhow::Result<()> {
-    let data_dir = DataDir::take(&settings.data_dir.0)?;
-    let store = open(&data_dir, options(settings))?;
-    let (suite, packages) = match args.command {
-        TemplateCommand::BuildBase { suite, packages } => (suite, packages),
-        TemplateCommand::BuildCodeInterpreter(what) => return interpreter::build(&store, &what),
-    };
-    let mut what = Debian {
-        suite,
-        ..Debian::default()
-    };
-    what.packages.extend(packages);
-    let built = store.build_base(&what, |line| eprintln!("{line}"))?;
-    cli::print(&format!("base {}\n", built.image.digest()))
 }
 
 fn print_list(images: &[Listed], json: bool) -> anyhow::Result<()> {

@@ -16,7 +16,9 @@
 //! | [`listener`], [`stall`] | connections, and those that do not move |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
 //! | [`workshop`] | images for builds of templates |
-//! | [`image`], [`interpreter`], [`known_images`] | `dormouse image`, `dormouse template` |
+//! | [`image`], [`known_images`] | `dormouse image` |
+//! | [`template`], [`interpreter`] | `dormouse template` |
+//! | [`plugins`] | who has a say in what is made |
 //! | [`gc`], [`admin`] | what nothing needs any more, and who may ask for that |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
@@ -38,20 +40,21 @@ mod known_images;
 mod listener;
 mod logging;
 mod metrics;
+mod plugins;
 mod process_logs;
 mod run;
 mod sampling;
 mod serve;
-mod plugins;
 mod sleep;
 mod ssh_door;
 mod stall;
+mod template;
 mod throwaway;
 mod tls;
 mod token;
+mod workshop;
 
 use std::process::ExitCode;
-mod workshop;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use config::{
@@ -117,8 +120,9 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     Run(run::Run),
     /// List, pull, push, import, export and remove images of this host
     Image(image::Images),
-    /// Build what sandboxes are made from
-    Template(image::Templates),
+    /// Build, list and delete what sandboxes are made from
+    #[command(subcommand)]
+    Template(template::Command),
     /// Print what a shell needs to complete commands
     #[command(after_help = "Examples:
   dormouse completion bash > /etc/bash_completion.d/dormouse
@@ -157,8 +161,13 @@ fn main() -> ExitCode {
         }
         Command::Image(args) => settings_of(&args.at)
             .and_then(|settings| runtime()?.block_on(image::run(args, &settings))),
-        Command::Template(args) => {
-            settings_of(&args.at).and_then(|settings| image::run_template(args, &settings))
+        Command::Template(command) => {
+            let is_root = Environment::of_process().is_root;
+            let done = template::run(command, is_root, settings_of);
+            match runtime().and_then(|runtime| runtime.block_on(done)) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            }
         }
         Command::Version => cli::print(&format!("dormouse {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Completion { shell } => completion(shell),

@@ -2,8 +2,9 @@
 //!
 //! Each test runs a program of `conformance/`, which installs its client once, exactly as locked,
 //! and drives a server of its own: on a network of its own, in plain HTTP or with TLS and names
-//! under a wildcard. They need root, Python, Node and curl, and those of the code interpreter mmdebstrap
-//! and pip; without them they fail and say so. Beside them, requests made from the API's own documents.
+//! under a wildcard. They need root, Python, Node and curl, those of the code interpreter mmdebstrap
+//! and pip, and those of templates mmdebstrap and docker-registry; without them they fail and say so.
+//! Beside them, requests made from the API's own documents.
 
 use std::{
     path::Path,
@@ -111,4 +112,24 @@ fn the_newest_javascript_code_interpreter_works() {
 #[test]
 fn an_older_javascript_code_interpreter_works() {
     drive("interpreter-js", &["plain", "2.7.2"]);
+}
+
+#[test]
+fn the_python_sdks_build_templates() {
+    drive_both_ways("template-python", "2.63.0");
+    drive("template-python", &["plain", "2.55.1"]);
+    drive("template-python", &["plain", "2.45.1"]);
+}
+
+#[test]
+fn the_javascript_sdks_build_templates() {
+    drive_both_ways("template-js", "2.51.0");
+    drive("template-js", &["plain", "2.49.1"]);
+    drive("template-js", &["plain", "2.45.0"]);
+}
+
+#[test]
+fn the_cli_builds_templates() {
+    drive("template-cli", &["plain"]);
+    drive("template-cli", &["tls"]);
 }

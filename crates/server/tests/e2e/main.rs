@@ -44,6 +44,7 @@ mod ssh;
 mod start;
 mod start_commands;
 mod swaps;
+mod templates;
 mod tunnels;
 mod usage;
 mod wakes;
