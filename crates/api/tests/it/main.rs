@@ -7,6 +7,7 @@ mod deletes;
 mod discovery;
 mod guards;
 mod patches;
+mod plugins;
 mod reads;
 mod slow_clients;
 mod support;

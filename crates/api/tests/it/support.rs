@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::plugins::Plugins;
 use api::{Authenticator, Limits, ResourceApi};
 use axum::{Router, body::Body, response::Response};
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -75,13 +76,22 @@ impl Server {
     }
 
     pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self::with(limits, Plugins::default())
+    }
+
+    pub(crate) fn with_plugins(plugins: Plugins) -> Self {
+        Self::with(Limits::default(), plugins)
+    }
+
+    fn with(limits: Limits, plugins: Plugins) -> Self {
         let clock = Arc::new(ManualClock::starting_at(1_800_000_000_000_000));
         let entropy = Arc::new(Entropy::seeded(1));
         let store = Arc::new(MemoryStore::new(clock.clone(), Arc::clone(&entropy)));
         let auth = Authenticator::from_token_hashes(vec![Sha256::digest(TOKEN).into()]);
         let tasks = Tasks::default();
-        let api =
-            ResourceApi::new(store.clone(), clock, entropy, auth, limits).with_tasks(tasks.clone());
+        let api = ResourceApi::new(store.clone(), clock, entropy, auth, limits)
+            .with_tasks(tasks.clone())
+            .with_plugins(plugins);
         let api = Arc::new(api);
         let router = api::router(Arc::clone(&api));
         Self {
