@@ -132,6 +132,17 @@ settings! {
     /// Images that clients may choose with dormouse.dev/image, by how their names begin, as
     /// ghcr.io/team/, several with commas; * for all, empty for none
     e2b_images: Choice = "e2b.images", Fallback::Fixed("");
+    /// How long a create through the E2B API waits for its sandbox to be ready, where neither the request
+    /// nor its pool says; less than clients wait (official ones a minute), or they never hear why not
+    e2b_startup_timeout: Period = "e2b.startup_timeout", Fallback::Fixed("50s");
+    /// How many builds of templates run at once
+    builds_concurrent: AtLeastOne = "builds.concurrent", Fallback::Fixed("2");
+    /// How long a build of a template may take
+    builds_timeout: Period = "builds.timeout", Fallback::Fixed("1h");
+    /// How long what the steps of a build have left, and the files for them, are kept for the next one
+    builds_keep: Period = "builds.keep", Fallback::Fixed("168h");
+    /// Largest upload of files for one step of a build, in bytes
+    builds_max_upload_bytes: Bytes = "builds.max_upload_bytes", Fallback::Fixed("4294967296");
     /// Longest body of a request to a sandbox, in bytes; 0 for no bound
     gateway_max_body_bytes: Bytes = "gateway.max_body_bytes", Fallback::Fixed("17179869184");
     /// How long a client may send nothing of a body that it owes, in whole seconds

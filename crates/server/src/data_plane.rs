@@ -21,7 +21,7 @@ use auth::{Audit, Keys, Ledger, Seal, quota::Size};
 use cache::{RouteFeed, RoutingCache, Watched};
 use control::AgentTokens;
 use e2b::{E2b, Sampler};
-use gateway::{Gateway, Listen as Entrance, Ports};
+use gateway::{Attendant, Doors, Gateway, Listen as Entrance, Ports};
 use kit::{Clock, Entropy, Tasks};
 use model::{
     Metadata, Name, Sandbox, SandboxTemplate,
@@ -66,10 +66,46 @@ pub(crate) struct Foundation<'a> {
     pub(crate) audit: Audit,
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) entropy: &'a Arc<Entropy>,
-    /// For the listener of the domain, where there is one.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Where users come in.
+    pub(crate) entry: Entry,
     /// For SSH, where it is served.
     pub(crate) ssh: Option<HostKey>,
+}
+
+/// Where users come in. It is open before anything is served: who comes early is told to come again.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    doors: Doors,
+    attendant: Attendant,
+}
+
+impl Entry {
+    /// Listens in plain HTTP and, where there is a domain, with TLS.
+    ///
+    /// # Errors
+    /// If an address cannot be had.
+    pub(crate) fn open(
+        settings: &Settings,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> anyhow::Result<Self> {
+        let mut listens = vec![Entrance {
+            address: resolve(&settings.e2b_listen)?,
+            tls: None,
+        }];
+        if tls.is_some() {
+            listens.push(Entrance {
+                address: resolve(&settings.e2b_tls_listen)?,
+                tls,
+            });
+        }
+        let threads = gateway::Options::default().threads;
+        let doors = Doors::bind(listens, threads).context(
+            "start the gateway (choose other ports with --e2b-listen and --e2b-tls-listen, or 0 \
+             for any free one)",
+        )?;
+        let attendant = doors.attend().context("attend to early clients")?;
+        Ok(Self { doors, attendant })
+    }
 }
 
 /// What users reach.
@@ -141,21 +177,11 @@ impl DataPlane {
             },
             ..gateway::Options::default()
         };
-        let mut doors = vec![Entrance {
-            address: resolve(&on.settings.e2b_listen)?,
-            tls: None,
-        }];
-        if on.tls.is_some() {
-            doors.push(Entrance {
-                address: resolve(&on.settings.e2b_tls_listen)?,
-                tls: on.tls,
-            });
-        }
         let router = e2b::router(Arc::clone(&api));
-        let gateway = Gateway::start(ports, options, doors, Some(router)).with_context(|| {
-            "start the gateway (choose other ports with --e2b-listen and --e2b-tls-listen, or 0 \
-             for any free one)"
-        })?;
+        let Entry { doors, attendant } = on.entry;
+        drop(attendant);
+        let gateway = Gateway::behind(doors, ports, options, Some(router));
+        let gateway = gateway.context("start the gateway")?;
         used.opened(gateway.activity());
         let raw = Tasks::default();
         let forwards = forwards::start(on.settings, &gateway.streams(), &raw).await?;
@@ -247,6 +273,7 @@ fn api_options(on: &Foundation<'_>) -> anyhow::Result<e2b::Options> {
     let mut options = e2b::Options::new(name(BASE)?);
     options.domain = on.settings.e2b_domain.0.clone();
     options.filesystem_pause = true;
+    options.startup_timeout = on.settings.e2b_startup_timeout.0;
     options.images = on.settings.e2b_images.0.clone();
     Ok(options)
 }

@@ -1,9 +1,10 @@
 //! `dormouse serve`: puts the parts together, and takes them apart in order.
 //!
-//! Start: data directory (taken), port (bound), store (opened), identity, token and seal (made
-//! once), keys and control loop (synced), gateway and E2B API (started), kubeconfig (written), then
-//! the first connection is accepted. Each step can refuse, and what it leaves behind then is
-//! nothing, or something that the next start uses as it is.
+//! Start: data directory (taken), ports (bound; whoever comes to those of users is told to come
+//! again), store (opened), identity, token and seal (made once), keys and control loop (synced),
+//! gateway and E2B API (started), kubeconfig (written), then the first connection is accepted. Each
+//! step can refuse, and what it leaves behind then is nothing, or something that the next start uses
+//! as it is.
 //!
 //! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish,
 //! then the turns of the control loop; then whatever is left is dropped. A second signal ends the
@@ -30,10 +31,13 @@ use tokio_rustls::TlsAcceptor;
 use crate::{
     announce::{Announcement, announce},
     audit_trail,
-    config::{Settings, types::Listen},
+    config::{
+        Settings,
+        types::{Listen, RuntimeKind},
+    },
     control_loop::{self, Engine, Parts, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
-    data_plane::{DataPlane, Foundation, SealedTokens},
+    data_plane::{DataPlane, Entry, Foundation, SealedTokens},
     gc::{self, Collector},
     image, listener,
     metrics::{self, Sources},
@@ -58,6 +62,14 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let data_dir = DataDir::take(&settings.data_dir.0)?;
     let listener = bind(&settings.listen).await?;
     let address = listener.local_addr().context("read the bound address")?;
+    // Early: reading everything takes a while, and a refused connection says nothing.
+    let entry = match settings.runtime {
+        RuntimeKind::None => None,
+        RuntimeKind::Fake | RuntimeKind::Local => {
+            let tls = domain_tls(settings, &data_dir, &clock)?;
+            Some(Entry::open(settings, tls)?)
+        }
+    };
     let store = open_store(data_dir.path(), &clock, &entropy)?;
 
     let authority = Authority::ensure(&data_dir.ensure_pki()?, &*clock)?;
@@ -98,9 +110,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let mut collector = None;
     let images = image::options(settings);
     let (mut of_engine, image_admins) = (None, admins.clone());
-    let running = match Engine::open(settings.runtime, data_dir.path(), images.clone())? {
+    let engine = Engine::open(settings.runtime, data_dir.path(), images.clone())?;
+    let running = match engine.zip(entry) {
         None => None,
-        Some(engine) => {
+        Some((engine, entry)) => {
             of_engine = engine.local.as_ref().map(|local| local.images().clone());
             collector = engine.local.clone().map(|runtime| {
                 Arc::new(Collector {
@@ -148,7 +161,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 audit: audit.clone(),
                 clock: &clock,
                 entropy: &entropy,
-                tls: domain_tls(settings, &data_dir, &clock)?,
+                entry,
                 ssh: match settings.ssh_listen.0 {
                     Some(_) => Some(ensure_host_key(&data_dir.join(SSH_HOST_KEY), &entropy)?),
                     None => None,
@@ -174,7 +187,9 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         admins: image_admins,
         tasks: tasks.clone(),
     };
-    its_images.clear_spool().context("remove what an import left")?;
+    its_images
+        .clear_spool()
+        .context("remove what an import left")?;
     router = router.merge(image::serve::router(Arc::new(its_images)));
     if let Some(collector) = collector {
         collector.start(settings.gc_interval.0, &tasks);
