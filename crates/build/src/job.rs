@@ -193,11 +193,11 @@ impl Job {
 
     async fn fetch(&self) -> Result<Made, String> {
         let source = match (&self.recipe.base, &self.parent) {
-            (Base::Image { name, login }, _) => {
+            (Base::Image { name, identity }, _) => {
                 self.say(Stage::Base, Level::Info, format!("FROM {name}"));
                 Source::Registry {
                     name: name.clone(),
-                    login: login.clone(),
+                    identity: identity.clone(),
                 }
             }
             (Base::Template(name), Some(parent)) => {

@@ -48,7 +48,7 @@ pub use builder::{Builder, Options, Wish};
 pub use error::{Refused, Result};
 pub use log::{Level, Line};
 pub use ports::{Made, Ports, Source, Workshop, WorkshopError};
-pub use recipe::{Asked, AskedStep, Login, Recipe};
+pub use recipe::{Asked, AskedStep, Identity, Login, Recipe};
 pub use record::{Build, Reason, State};
 pub use tags::Tagged;
 

@@ -11,7 +11,7 @@ use runtime::Inside;
 use store::Store;
 use thiserror::Error;
 
-use crate::recipe::Login;
+use crate::recipe::Identity;
 
 /// Where an image comes from.
 #[derive(Clone, Debug)]
@@ -20,8 +20,8 @@ pub enum Source {
     Registry {
         /// The image.
         name: String,
-        /// Who to be there, if not who is configured.
-        login: Option<Login>,
+        /// As whom it is pulled.
+        identity: Identity,
     },
     /// This host: the image of a template.
     Here(String),

@@ -19,6 +19,8 @@ pub struct Asked {
     pub from_template: Option<String>,
     /// Who the client is to the image's registry.
     pub login: Option<Login>,
+    /// Whether the client may have the image as whom the installation is to registries.
+    pub trusted: bool,
     /// Whether nothing that was kept may be used.
     pub force: bool,
     /// What is done, in order.
@@ -57,6 +59,17 @@ impl fmt::Debug for Login {
     }
 }
 
+/// As whom an image is pulled.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    /// As nobody: what the registry gives to everybody.
+    Nobody,
+    /// As whom the installation is configured to be.
+    Installation,
+    /// As whom the client says.
+    Given(Login),
+}
+
 /// What a build starts from.
 #[derive(Clone, Debug)]
 pub enum Base {
@@ -64,8 +77,8 @@ pub enum Base {
     Image {
         /// Its name.
         name: String,
-        /// Who to be to its registry, if not who is configured.
-        login: Option<Login>,
+        /// As whom it is pulled.
+        identity: Identity,
     },
     /// A template.
     Template(String),
@@ -172,7 +185,11 @@ impl Recipe {
             }
             (Some(name), None) if !name.is_empty() => Base::Image {
                 name,
-                login: asked.login,
+                identity: match (asked.login, asked.trusted) {
+                    (Some(login), _) => Identity::Given(login),
+                    (None, true) => Identity::Installation,
+                    (None, false) => Identity::Nobody,
+                },
             },
             (None, Some(name)) if !name.is_empty() => {
                 if asked.login.is_some() {

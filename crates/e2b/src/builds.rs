@@ -18,6 +18,7 @@ use model::{Namespace, sandbox::Resources, workload::Secret};
 
 use crate::{
     body,
+    order::may_choose,
     refusal::Refusal,
     route::{Answer, Call, Param, json, nothing},
     service::E2b,
@@ -128,7 +129,10 @@ pub(crate) async fn start(call: Call) -> Answer {
     let (template, id) = (part(&call, 0), part(&call, 1));
     // Who has no such build learns that first.
     builder.find(&caller.team, template, id)?;
-    let recipe = Recipe::read(read(asked)?)?;
+    let image = asked.from_image.as_deref();
+    // What clients may choose anyway, they may have as whom the installation is to registries.
+    let trusted = image.is_some_and(|image| may_choose(&api.options.images, image));
+    let recipe = Recipe::read(read(asked, trusted)?)?;
     let parent = match &recipe.base {
         Base::Image { .. } => None,
         Base::Template(name) => {
@@ -149,7 +153,7 @@ pub(crate) async fn start(call: Call) -> Answer {
     Ok(response)
 }
 
-fn read(asked: StartBuild) -> Result<Asked, Refusal> {
+fn read(asked: StartBuild, trusted: bool) -> Result<Asked, Refusal> {
     let login = asked.from_image_registry.map(login).transpose()?;
     let steps = asked.steps.unwrap_or_default().into_iter();
     let steps = steps.map(|step| AskedStep {
@@ -162,6 +166,7 @@ fn read(asked: StartBuild) -> Result<Asked, Refusal> {
         from_image: asked.from_image,
         from_template: asked.from_template,
         login,
+        trusted,
         force: asked.force.unwrap_or_default(),
         steps: steps.collect(),
         start: asked.start_cmd,

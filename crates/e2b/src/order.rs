@@ -368,7 +368,7 @@ impl Order {
 }
 
 /// Whether clients may choose an image: one that is listed, or below one that is.
-fn may_choose(listed: &[Box<str>], image: &str) -> bool {
+pub(crate) fn may_choose(listed: &[Box<str>], image: &str) -> bool {
     listed.iter().any(|listed| {
         let rest = image.strip_prefix(&**listed);
         let ends = |rest: &str| rest.is_empty() || rest.starts_with(['/', ':', '@']);

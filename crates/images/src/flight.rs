@@ -196,18 +196,23 @@ impl Store {
 }
 
 impl Store {
-    /// Starts a pull with somebody's own credentials, or joins one with the same. The image gets no
-    /// name: who has no credentials must not find it by one.
+    /// Starts a pull with somebody's own credentials, or as nobody, or joins one with the same. The
+    /// image gets no name: who may not pull it must not find it by one.
     ///
     /// # Errors
     /// If the text does not name an image.
-    pub fn pull_as(&self, name: &str, who: Credentials) -> Result<Flight<Arc<Pinned>>> {
+    pub fn pull_as(&self, name: &str, who: Option<Credentials>) -> Result<Flight<Arc<Pinned>>> {
         let reference: Reference = name.parse()?;
         let store = self.clone();
-        let key = format!("{reference} as {}", digest_of(who.basic().as_bytes()));
+        let (key, login) = match who {
+            Some(who) => {
+                let proof = digest_of(who.basic().as_bytes());
+                (format!("{reference} as {proof}"), Login::Given(who))
+            }
+            None => (format!("{reference} as nobody"), Login::Nobody),
+        };
         let flights = &self.inner().flights;
         Ok(self.fly(flights, &key, |tasks, tell| async move {
-            let login = Login::Given(who);
             let pulled = registry::pull(&store, &reference, &tasks, &login, &tell).await?;
             Ok(Arc::new(pulled))
         }))

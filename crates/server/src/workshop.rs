@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use async_trait::async_trait;
 use auth::Ledger;
-use build::{Builder, Made, Source, Workshop, WorkshopError};
+use build::{Builder, Identity, Made, Source, Workshop, WorkshopError};
 use images::{BASE, Commit, Compression, Credentials, ImageError, Pinned, Reference, Store};
 use kit::Tasks;
 use model::{Digest, Uid, template::ImagePullPolicy};
@@ -42,7 +42,15 @@ pub(crate) async fn start_builder(
         workshop: Arc::new(LocalWorkshop(runtime.clone())),
     };
     let directory = on.settings.data_dir.0.join("builds");
-    let options = build::Options::default();
+    let settings = on.settings;
+    let mut options = build::Options {
+        concurrent: settings.builds_concurrent.0,
+        timeout: settings.builds_timeout.0,
+        keep_steps: settings.builds_keep.0,
+        ..build::Options::default()
+    };
+    options.uploads.upload = settings.builds_max_upload_bytes.0;
+    options.uploads.keep = settings.builds_keep.0;
     let builder = Builder::open(&directory, ports, options, tasks).context("open the builds")?;
     builder.recover().await;
     Ok(builder)
@@ -57,16 +65,19 @@ impl Workshop for LocalWorkshop {
     async fn fetch(&self, source: &Source) -> Result<Made, WorkshopError> {
         let images = self.0.images();
         match source {
-            Source::Registry { name, login } => {
-                let pulled = match login {
-                    Some(login) => {
-                        let who = Credentials::new(&login.user, login.password.reveal());
-                        let pull = images.pull_as(name, who).map_err(said)?;
-                        pull.wait(|_| {}).await
+            Source::Registry { name, identity } => {
+                let who = match identity {
+                    Identity::Installation => {
+                        let pulled = images.ensure(name, ImagePullPolicy::Always).await;
+                        return Ok(made(name, pulled.map_err(said)?));
                     }
-                    None => images.ensure(name, ImagePullPolicy::Always).await,
+                    Identity::Given(login) => {
+                        Some(Credentials::new(&login.user, login.password.reveal()))
+                    }
+                    Identity::Nobody => None,
                 };
-                Ok(made(name, pulled.map_err(said)?))
+                let pull = images.pull_as(name, who).map_err(said)?;
+                Ok(made(name, pull.wait(|_| {}).await.map_err(said)?))
             }
             Source::Here(name) => match images.find(name).map_err(said)? {
                 Some(found) => Ok(made(name, Arc::new(found))),
@@ -131,6 +142,7 @@ fn by_digest(name: &str, digest: &Digest) -> String {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
 fn said(error: ImageError) -> WorkshopError {
     WorkshopError {
         said: error.to_string().into(),

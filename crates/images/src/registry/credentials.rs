@@ -67,6 +67,8 @@ pub enum Login {
     Secret(PathBuf),
     /// These.
     Given(Credentials),
+    /// None at all.
+    Nobody,
 }
 
 impl Login {
@@ -92,6 +94,7 @@ impl Login {
                 }
             }
             Self::Given(credentials) => Ok(Some(credentials.clone())),
+            Self::Nobody => Ok(None),
             Self::Secret(path) => {
                 read_secret(path)?;
                 let found = in_docker_config(path, registry)?;

@@ -152,6 +152,32 @@ fn what_cannot_be_built_says_why_and_leaves_nothing() {
 }
 
 #[test]
+fn a_build_counts_against_the_quota_of_its_team() {
+    let server = prepared();
+    server.run("key create ci -n blue --new-team").ok();
+    let patch = r#"{"spec":{"quotas":{"runningSandboxes":1}}}"#;
+    let patched = format!("patch team blue --type=merge -p {patch}");
+    server.kubectl(&patched).ok();
+    let first = server.run("sandbox create -n blue").ok();
+    server.write("context/Dockerfile", "FROM none\nRUN true\n");
+    let words = "template build app context --from-template small -n blue";
+    server
+        .run(words)
+        .failed_saying(&["as much as it may have", "dormouse sandbox kill"]);
+    server
+        .run(&format!("sandbox kill -n blue {}", first.trim()))
+        .ok();
+    until("there is room", || {
+        (server.run(words).code == Some(0)).then_some(())
+    });
+    server
+        .run("sandbox create app")
+        .failed_saying(&["not found"]);
+    server.run("template rm app -n blue").ok();
+    server.stop();
+}
+
+#[test]
 fn a_build_whose_server_dies_has_failed_and_goes_on_from_its_last_step_when_asked_again() {
     let server = prepared();
     let dockerfile = |seconds: u32| {
