@@ -429,6 +429,12 @@ fn after_the_end(view: View<'_>) -> Plan<Step> {
             "its deadline has passed",
         );
     }
+    // Who waited for it was told, or has gone: a pool would count it for ever.
+    if open_lease(view.sandbox).is_some() && (view.due.lease || view.due.claimer_lost) {
+        const WHY: &str = "it ended before it was its owner's";
+        let note = note(Severity::Normal, "Forgotten", WHY);
+        return Plan::step(Step::DeleteRecord(note), WHY);
+    }
     Plan::rest("it has ended")
 }
 

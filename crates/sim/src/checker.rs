@@ -393,7 +393,12 @@ impl Checker {
             let detail = format!("{key} was {}: {:?}", before.status.phase, after.status);
             state.broken("no old decision undoes a newer one", detail);
         }
-        if became(Phase::Idle) && inside.is_some_and(|i| !i.traces.is_empty()) {
+        let is_dressed = |i: &runtime::fake::Inside| {
+            let mut wanted = after.spec.wanted_images().iter();
+            wanted.all(|(container, image)| i.facts.runs(container, image))
+        };
+        let is_fresh = |i: &runtime::fake::Inside| i.traces.is_empty() && is_dressed(i);
+        if became(Phase::Idle) && inside.is_some_and(|i| !is_fresh(i)) {
             state.broken(
                 "nothing of the last owner reaches the next",
                 format!("{key}: {inside:?}"),
@@ -515,7 +520,10 @@ impl State {
         let idle = before.spec.timeouts.idle_seconds.is_some();
         let timed = over || misled || idle;
         let newly_deleting = after.metadata.is_deleting() && !before.metadata.is_deleting();
-        if newly_deleting && before.spec.owner.is_some() && !timed {
+        // One that ended before its owner heard of it goes with its lease.
+        let ended = matches!(before.status.phase, Phase::Stopped | Phase::Failed);
+        let unheard = ended && plan::claim::open_lease(before).is_some();
+        if newly_deleting && before.spec.owner.is_some() && !timed && !unheard {
             self.broken(
                 "claimed is never deleted by scaling, nor early",
                 format!("{key} by control, {:?}", before.spec.timeouts),

@@ -7,7 +7,7 @@ use cache::{SandboxCache, SandboxIndex};
 use kit::{Clock, Entropy};
 use model::{
     Metadata, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot,
-    SandboxTemplate, Timestamp,
+    SandboxTemplate, StringMap, Timestamp,
     autoscale::Autoscale,
     claim::ClaimSpec,
     hook::Hook,
@@ -328,6 +328,7 @@ impl Client {
             };
             let delivery = Delivery {
                 timeouts: self.some_timeouts(),
+                images: self.some_images(),
                 ..Delivery::new(owner, SandboxId::from_random(self.entropy.u128()))
             };
             let Some(next) = claimed(member, &delivery, self.now()) else {
@@ -340,8 +341,15 @@ impl Client {
         }
     }
 
+    /// Mostly what the members idle on.
+    fn some_images(&self) -> StringMap {
+        let other = self.entropy.chance(0.25).then_some(("main", "theirs:2"));
+        other.into_iter().collect()
+    }
+
     fn declared(&self, number: usize) -> SandboxClaim {
         let spec = ClaimSpec {
+            images: self.some_images(),
             pool: name(POOLS[self.entropy.below(POOLS.len())]),
             count: 1 + self.entropy.below(3) as u32,
             timeouts: self.entropy.chance(0.5).then(|| self.some_timeouts()),
