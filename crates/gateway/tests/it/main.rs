@@ -12,6 +12,7 @@ mod half_closed;
 mod hostile;
 mod http2;
 mod lifecycle;
+mod mutants;
 mod pool;
 mod rows;
 mod sandbox;

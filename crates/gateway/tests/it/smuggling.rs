@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// What must come of some bytes.
-struct Case {
+pub(crate) struct Case {
     what: &'static str,
-    bytes: String,
+    pub(crate) bytes: String,
     /// The answers' statuses, in order.
     answers: &'static [u16],
     /// The lines and bodies that the sandbox sees.
@@ -42,7 +42,7 @@ const POSTED: &[(&str, &str)] = &[("POST /a HTTP/1.1", "")];
 const INNER: &str = "GET /smuggled HTTP/1.1\r\nX: y\r\n\r\n";
 
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn corpus(host: &str) -> Vec<Case> {
+pub(crate) fn corpus(host: &str) -> Vec<Case> {
     let post = |headers: &str, body: &str| {
         format!("POST /a HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n{body}")
     };
