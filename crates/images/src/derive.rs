@@ -43,7 +43,7 @@ impl Store {
                 &self.blobs(),
                 &temporary,
                 u64::MAX,
-                |_| Ok(()),
+                |_| Ok(None),
             )?;
             let mut hold = Hold::new(inner.clone());
             hold.add([layer.clone()]);

@@ -30,6 +30,7 @@ mod files;
 mod gc;
 mod lock;
 mod make;
+mod note;
 mod record;
 mod unpacked;
 
@@ -52,6 +53,7 @@ use parking_lot::Mutex;
 pub use gc::{InUse, Kept, OnSweep, Sweep, Swept};
 pub use record::{Image, Origin};
 pub(crate) use unpacked::Assembly;
+pub use note::Note;
 
 use crate::{
     compression::Compression,
@@ -246,17 +248,20 @@ impl Store {
     /// # Errors
     /// If the disk fails.
     pub fn note_capture(&self, digest: &Digest, origin: Option<&Origin>) -> Result<()> {
-        // Two sandboxes may have the same layer: records are written one at a time.
-        let mut state = self.0.state.lock();
-        // It is wanted again, whatever a sweep has seen.
-        state.lost.remove(digest);
-        let path = self.0.images.join("captures").join(hex(digest));
-        // The same files again, over the same image: what is there was made durable then.
-        let there = read_json::<Option<Origin>>(&path).ok().flatten().flatten();
-        if there.is_some() && there.as_ref() == origin {
-            return Ok(());
+        match self.write_note(digest, origin)? {
+            Some(note) => note.name().and_then(|()| note.sync_name()),
+            None => Ok(()),
         }
-        write_json(&path, &origin)
+    }
+
+    /// The same, but for the note's name; nothing if there is such a note already.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn write_note(&self, digest: &Digest, origin: Option<&Origin>) -> Result<Option<Note>> {
+        // It is wanted again, whatever a sweep has seen.
+        self.0.state.lock().lost.remove(digest);
+        Note::write(&self.0, digest, origin)
     }
 
     /// What a layer was captured on; none if that is not known.

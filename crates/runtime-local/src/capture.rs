@@ -34,7 +34,7 @@ impl Engine {
             let name = format!("{}.new", fence.uid);
             let ids = Ids::From(workload.record.first_uid);
             let origin = self.origin_now(workload.record.origin.as_ref())?;
-            let note = |digest: &Digest| self.images.note_capture(digest, origin.as_ref());
+            let note = |digest: &Digest| self.images.write_note(digest, origin.as_ref());
             let most = self.options.max_layer_bytes;
             let captured = capture(&place.upper(), ids, &self.images.blobs(), &name, most, note);
             let (digest, size) = captured.map_err(|error| match error {

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     digest::{Hashing, finish, hex},
     error::{Doing as _, ImageError, Result},
+    store::Note,
 };
 
 /// Why there is no archive.
@@ -44,8 +45,8 @@ impl<E: Into<io::Error>> From<E> for Failure {
 
 /// Writes the archive of a directory that nobody changes meanwhile; when this returns it is
 /// durable under the name of its digest. `temporary` is a name no other capture uses. An archive
-/// of more than `most` bytes is refused before it is written. `note` is called with the digest
-/// before the file gets its name, so that whoever finds the one can rely on the other.
+/// of more than `most` bytes is refused before it is written. `note` writes down what the layer lies
+/// on, if anybody is to know: the file and its note get their names together.
 ///
 /// # Errors
 /// If the directory cannot be read or not be kept; then there is no archive.
@@ -55,7 +56,7 @@ pub fn capture(
     layers: &Path,
     temporary: &str,
     most: u64,
-    note: impl FnOnce(&Digest) -> Result<()>,
+    note: impl FnOnce(&Digest) -> Result<Option<Note>>,
 ) -> Result<(Digest, u64)> {
     let new = layers.join(temporary);
     let file = File::create(&new).doing("make the layer's file")?;
@@ -73,22 +74,29 @@ pub fn capture(
     };
     reached(Step::LayerWritten);
     // The disk makes both durable at once; one after the other would wait for it twice.
-    let durable = thread::scope(|scope| {
+    let (synced, noted) = thread::scope(|scope| {
         let synced = scope.spawn(move || file.sync_all());
         let noted = note(&digest);
-        let synced = synced.join();
-        synced
-            .unwrap_or_else(|_| Err(io::Error::other("it panicked")))
-            .doing("make the layer durable")
-            .and(noted)
+        let panicked = |_| Err(io::Error::other("it panicked"));
+        (synced.join().unwrap_or_else(panicked), noted)
     });
-    if let Err(error) = durable {
-        let _ = fs::remove_file(&new);
-        return Err(error);
+    let noted = match synced.doing("make the layer durable").and(noted) {
+        Ok(noted) => noted,
+        Err(error) => {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+    };
+    if let Some(note) = &noted {
+        note.name()?;
     }
     reached(Step::LayerNoted);
     fs::rename(&new, layers.join(hex(&digest))).doing("name the layer's file")?;
     reached(Step::LayerNamed);
+    // Whichever comes to the disk first, nothing speaks of the layer before both have.
+    if let Some(note) = &noted {
+        note.sync_name()?;
+    }
     File::open(layers)
         .and_then(|directory| directory.sync_all())
         .doing("make the layer's name durable")?;

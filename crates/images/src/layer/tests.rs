@@ -108,7 +108,7 @@ fn a_capture_follows_no_link() {
     symlink("../secret", upper.join("file")).unwrap();
     symlink("..", upper.join("directory")).unwrap();
     let (digest, _) = capture(&upper, own_range(), around.path(), "new", u64::MAX, |_| {
-        Ok(())
+        Ok(None)
     })
     .unwrap();
     let name = digest.as_str().trim_start_matches("sha256:");
@@ -126,7 +126,7 @@ fn a_capture_that_fails_leaves_no_file() {
         .chain((0..300).map(|_| "d".into()))
         .collect();
     fs::create_dir_all(deep).unwrap();
-    let failed = capture(&upper, own_range(), &layers, "new", u64::MAX, |_| Ok(())).unwrap_err();
+    let failed = capture(&upper, own_range(), &layers, "new", u64::MAX, |_| Ok(None)).unwrap_err();
     assert!(failed.to_string().contains("256 deep"), "{failed}");
     assert_eq!(fs::read_dir(&layers).unwrap().count(), 0);
 }
@@ -158,7 +158,7 @@ fn holes_are_not_written_out_and_come_back_as_holes() {
     );
     with_holes(&upper.join("none"), &[(0, &[7; 300_000])], 300_000);
     let (digest, size) = capture(&upper, own_range(), around.path(), "new", u64::MAX, |_| {
-        Ok(())
+        Ok(None)
     })
     .unwrap();
     assert!(size < 1 << 20, "{size}");
@@ -183,7 +183,7 @@ fn holes_are_not_written_out_and_come_back_as_holes() {
     assert_eq!(&bytes, b"here");
     assert_eq!(fs::read(again.join("none")).unwrap(), vec![7; 300_000]);
     let twice = capture(&again, own_range(), around.path(), "new", u64::MAX, |_| {
-        Ok(())
+        Ok(None)
     })
     .unwrap();
     assert_eq!(twice, (digest, size), "the same content, the same archive");
@@ -229,7 +229,7 @@ fn a_layer_larger_than_allowed_is_refused_and_names_the_file() {
     fs::create_dir(&layers).unwrap();
     with_holes(&upper.join("small"), &[(0, &[7; 1000])], 1000);
     with_holes(&upper.join("too-large"), &[(0, &[7; 200_000])], 200_000);
-    let refused = capture(&upper, own_range(), &layers, "new", 100_000, |_| Ok(())).unwrap_err();
+    let refused = capture(&upper, own_range(), &layers, "new", 100_000, |_| Ok(None)).unwrap_err();
     match &refused {
         ImageError::Uncapturable(reason) => assert!(reason.contains("too-large"), "{reason}"),
         other => panic!("{other:?}"),

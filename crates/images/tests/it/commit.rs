@@ -153,7 +153,7 @@ pub(crate) struct Written {
 }
 
 fn capture_of(store: &Store, upper: &Path, origin: &Origin) -> Digest {
-    let note = |digest: &Digest| store.note_capture(digest, Some(origin));
+    let note = |digest: &Digest| store.write_note(digest, Some(origin));
     capture(upper, Ids::Same, &store.blobs(), "new", u64::MAX, note)
         .unwrap()
         .0

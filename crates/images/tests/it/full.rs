@@ -66,7 +66,7 @@ fn a_capture_and_a_commit_on_a_full_disk_leave_nothing_and_work_once_there_is_ro
     let origin = Origin::Image {
         digest: base.digest().clone(),
     };
-    let note = |digest: &Digest| store.note_capture(digest, Some(&origin));
+    let note = |digest: &Digest| store.write_note(digest, Some(&origin));
     let keep = || {
         let blobs = store.blobs();
         capture(upper.path(), Ids::Same, &blobs, "one.new", u64::MAX, note)
