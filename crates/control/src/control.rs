@@ -413,7 +413,7 @@ impl Inner {
             let work = turn.key().clone();
             let begun = Instant::now();
             let done = self.turn(&work).await;
-            if let Work::Pool(_) = work {
+            if matches!((&work, &done), (Work::Pool(_), Done::Rest(_))) {
                 let rest = (begun.elapsed() * POOL_RESTS).min(LONGEST_REST);
                 self.queue.rest(work.clone(), Instant::now() + rest);
             }

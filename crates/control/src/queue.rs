@@ -108,7 +108,10 @@ impl<K: Ord + Clone + Debug, L: Ord + Clone + Debug> WorkQueue<K, L> {
     /// Looks at a key no sooner than at this time, whoever asks or has asked: what changes until
     /// then is seen in one look.
     pub fn rest(&self, key: K, until: Instant) {
+        let now = Instant::now();
         let mut state = self.state.lock();
+        // Few at a time: a key that nobody asks for again is not remembered for ever.
+        state.resting.retain(|_, until| *until > now);
         if let Some(place) = state.place.get(&key).copied()
             && place.0 < until
         {

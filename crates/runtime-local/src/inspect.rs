@@ -8,7 +8,7 @@ use model::Uid;
 use crate::{
     engine::Engine,
     record::Place,
-    workload::{Slot, UNKNOWN_EXIT},
+    workload::{Process, Slot, UNKNOWN_EXIT, Workload},
 };
 
 impl Engine {
@@ -17,6 +17,21 @@ impl Engine {
         let slot = self.slot(uid);
         let seen = slot.and_then(|slot| self.look_now(uid, &slot));
         seen.unwrap_or(Observed::Absent)
+    }
+
+    /// The same, unless it had to wait or to note that the sandbox has ended.
+    pub(crate) fn inspect_at_once(&self, uid: Uid) -> Option<Observed> {
+        let Some(slot) = self.slot(uid) else {
+            return Some(Observed::Absent);
+        };
+        let mut seen = slot.seen.try_lock()?;
+        let Some(workload) = seen.as_mut() else {
+            return Some(Observed::Absent);
+        };
+        if workload.process.as_ref().is_some_and(Process::has_ended) {
+            return None;
+        }
+        Some(self.observe(uid, workload))
     }
 
     /// Everything that is there.
@@ -29,11 +44,14 @@ impl Engine {
     fn look_now(&self, uid: Uid, slot: &Slot) -> Option<Observed> {
         self.refresh(uid, slot);
         let mut seen = slot.seen.lock();
-        let workload = seen.as_mut()?;
+        Some(self.observe(uid, seen.as_mut()?))
+    }
+
+    fn observe(&self, uid: Uid, workload: &mut Workload) -> Observed {
         if workload.process.is_some() {
             workload.record.oom_kills = self.cgroup(uid).oom_kills();
         }
-        Some(workload.observed())
+        workload.observed()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The port: each call runs its verb on a thread that may block, and goes on there even if its
-//! caller has left. Looking and thawing never block, and are on the way of a request that wakes its
-//! sandbox: they are done at once, on the caller's thread.
+//! caller has left. Looking at a sandbox that lives and thawing it wait for nobody and write at most
+//! a few bytes that need not be durable, and a request that wakes its sandbox waits for them: they
+//! are done at once, on the caller's thread.
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
@@ -133,7 +134,10 @@ impl LocalRuntime {
 #[async_trait]
 impl Runtime for LocalRuntime {
     async fn inspect(&self, uid: Uid) -> Result<Observed, RuntimeError> {
-        Ok(self.0.inspect(uid))
+        match self.0.inspect_at_once(uid) {
+            Some(observed) => Ok(observed),
+            None => self.run(move |engine| Ok(engine.inspect(uid))).await,
+        }
     }
 
     async fn list(&self) -> Result<Vec<(Uid, Observed)>, RuntimeError> {

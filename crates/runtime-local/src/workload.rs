@@ -147,6 +147,11 @@ impl Process {
         })
     }
 
+    /// Whether it has ended. Nobody is reaped, so its exit code can still be asked for.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
     /// The exit code, if it has ended: 128 and the signal where one killed it.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         // Reaps it if it is a child of this server's.
@@ -160,7 +165,7 @@ impl Process {
             }),
             // It is somebody else's child since the server that made it has died.
             Err(_) => self
-                .ends_within(Duration::ZERO)
+                .has_ended()
                 .then(|| self.foreign_status().map_or(UNKNOWN_EXIT, from_wait_status)),
         }
     }
