@@ -51,4 +51,6 @@ pub use manifest::ImageConfig;
 pub use publish::{Fetched, Pushed};
 pub use reference::Reference;
 pub use registry::{Credentials, Login, RegistryOptions};
-pub use store::{BASE, Image, InUse, Kept, Note, OnSweep, Options, Origin, Pinned, Store, Sweep, Swept};
+pub use store::{
+    BASE, Image, InUse, Kept, Note, OnSweep, Options, Origin, Pinned, Store, Sweep, Swept,
+};

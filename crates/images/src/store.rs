@@ -51,9 +51,9 @@ use model::Digest;
 use parking_lot::Mutex;
 
 pub use gc::{InUse, Kept, OnSweep, Sweep, Swept};
+pub use note::Note;
 pub use record::{Image, Origin};
 pub(crate) use unpacked::Assembly;
-pub use note::Note;
 
 use crate::{
     compression::Compression,
