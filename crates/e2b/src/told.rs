@@ -15,7 +15,7 @@ use crate::{
     state::{State, state_of},
 };
 
-/// How long the cache may take to show it.
+/// How long the cache may take to show it, or all that a team was told.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// What was told and is not shown yet.
@@ -40,7 +40,8 @@ impl Told {
 impl E2b {
     /// Waits until what was told of a sandbox is shown, and forgets that it was told.
     pub(crate) async fn shown(&self, sandbox: &Sandbox) {
-        self.wait_until_shown(sandbox).await;
+        let deadline = Instant::now() + CATCH_UP;
+        self.wait_until_shown(sandbox, deadline).await;
         if let Some(id) = &sandbox.spec.sandbox_id {
             self.told.0.lock().remove(id);
         }
@@ -48,18 +49,18 @@ impl E2b {
 
     /// Waits until everything is shown that a team was told.
     pub(crate) async fn all_shown(&self, team: &Namespace) {
+        let deadline = Instant::now() + CATCH_UP;
         for sandbox in self.told.of(team) {
-            self.wait_until_shown(&sandbox).await;
+            self.wait_until_shown(&sandbox, deadline).await;
         }
     }
 
-    async fn wait_until_shown(&self, told: &Sandbox) {
+    async fn wait_until_shown(&self, told: &Sandbox, deadline: Instant) {
         let key = told.key();
         let is_shown = |now: Option<&Sandbox>| {
             let same = now.filter(|now| now.spec.sandbox_id == told.spec.sandbox_id);
             same.is_none_or(|now| state_of(now) != State::Creating)
         };
-        let deadline = Instant::now() + CATCH_UP;
         // One that cannot be seen is told as what is seen.
         let _ = self
             .caches

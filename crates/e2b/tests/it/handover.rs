@@ -147,7 +147,7 @@ async fn hooks_are_run_before_the_answer_and_a_required_one_that_fails_fails_it(
     let world = World::new().await;
     let client = world.client("a").await;
     warm(&world, |spec| {
-        spec.hooks = vec![Hook::exec("seed", &["seed"])]
+        spec.hooks = vec![Hook::exec("seed", &["seed"])];
     })
     .await;
     let first = client.post("/v2/sandboxes", ask()).await;
