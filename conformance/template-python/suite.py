@@ -232,6 +232,8 @@ def tags_say_which_build_is_meant(world):
     first = Template.build(build("one"), f"{called}:v1", tags=["stable"])
     second = Template.build(build("two"), f"{called}:v2")
     assert first.template_id == second.template_id
+    assert Template.alias_exists(called), "a name alone is also that of a template without the default tag"
+    raises(Exception, lambda: world.create(template=called), "not found")
     assert inside(world, f"{called}:v1", "cat version") == ["one"]
     assert inside(world, f"{called}:v2", "cat version") == ["two"]
     assert inside(world, f"{called}:stable", "cat version") == ["one"]

@@ -32,17 +32,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     archive,
-    error::{Doing as _, Failure, Refused, Result, Stage},
+    entries::Entry,
+    error::{Doing as _, Failure, Refused, Result},
     job::Job,
     log::{Level, Line, Log},
     ports::Ports,
     recipe::{Instruction, Recipe},
-    record::{Build, Reason, State},
+    record::{Build, State},
     shelf::{self, Shelf},
+    tags::MAX_TAGS,
 };
-
-/// How long a build may wait for being told what it is.
-const UNASKED: Duration = Duration::from_secs(3600);
 
 /// Bounds on builds.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +69,7 @@ impl Default for Options {
             per_team: 20,
             timeout: Duration::from_secs(3600),
             keep_steps: Duration::from_secs(7 * 24 * 3600),
-            keep_builds: 1000,
+            keep_builds: 200,
             uploads: shelf::Room::default(),
             archives: archive::Limits::default(),
         }
@@ -95,37 +94,13 @@ pub struct Wish {
 pub struct Builder {
     pub(crate) on: Ports,
     pub(crate) options: Options,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     shelf: Shelf,
-    builds: Mutex<BTreeMap<Uid, Arc<Entry>>>,
+    pub(crate) builds: Mutex<BTreeMap<Uid, Arc<Entry>>>,
     slots: Semaphore,
     /// Tags are moved by one at a time.
     pub(crate) tagging: tokio::sync::Mutex<()>,
     tasks: Tasks,
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) build: Mutex<Build>,
-    pub(crate) log: Log,
-    pub(crate) deleted: CancellationToken,
-    directory: PathBuf,
-}
-
-impl Entry {
-    pub(crate) fn find(&self) -> Build {
-        self.build.lock().clone()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Build)) -> io::Result<()> {
-        let text = {
-            let mut build = self.build.lock();
-            change(&mut build);
-            serde_json::to_vec_pretty(&*build)?
-        };
-        kit::durable::write_file(&self.directory.join("build.json"), &text, 0o600)
-    }
 }
 
 impl Builder {
@@ -159,48 +134,6 @@ impl Builder {
         Ok(Arc::new(builder))
     }
 
-    fn load(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.directory)? {
-            let directory = entry?.path();
-            let read = fs::read(directory.join("build.json"));
-            let read = read.and_then(|text| Ok(serde_json::from_slice::<Build>(&text)?));
-            let build = match read {
-                Ok(build) => build,
-                Err(error) => {
-                    let path = directory.display();
-                    tracing::warn!(%path, %error, "a build that cannot be read is forgotten");
-                    fs::remove_dir_all(&directory)?;
-                    continue;
-                }
-            };
-            let log = directory.join("log.jsonl");
-            let open = !build.state.is_over();
-            let id = build.id;
-            let entry = Entry {
-                log: match open {
-                    true => Log::new(log)?,
-                    false => Log::closed(log),
-                },
-                build: Mutex::new(build),
-                deleted: CancellationToken::new(),
-                directory,
-            };
-            if open && entry.find().asked {
-                let why = "the server was stopped while it was built: build it again; what its \
-                           steps had left is used again";
-                self.end(
-                    &entry,
-                    Err(Failure {
-                        stage: None,
-                        message: why.into(),
-                    }),
-                );
-            }
-            self.builds.lock().insert(id, Arc::new(entry));
-        }
-        Ok(())
-    }
-
     /// Removes what builds of a server that died have left. Call it once the control loop runs.
     pub async fn recover(&self) {
         let running: Vec<Uid> = self.open_builds();
@@ -218,15 +151,6 @@ impl Builder {
                 self.discard(&template.key()).await;
             }
         }
-    }
-
-    fn open_builds(&self) -> Vec<Uid> {
-        let builds = self.builds.lock();
-        let open = builds.iter().filter(|(_, entry)| {
-            let build = entry.build.lock();
-            build.asked && !build.state.is_over()
-        });
-        open.map(|(id, _)| *id).collect()
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -259,6 +183,9 @@ impl Builder {
         }
         if tags.is_empty() {
             tags.push(DEFAULT_TAG.into());
+        }
+        if tags.len() > MAX_TAGS {
+            return Err(Refused::bad("tags", format!("use at most {MAX_TAGS}")));
         }
         let now = self.now();
         self.forget_unasked(now);
@@ -463,86 +390,6 @@ impl Builder {
         }
         self.shelf.sweep();
         self.forget_old();
-    }
-
-    fn end(&self, entry: &Entry, outcome: Result<(), Failure>) {
-        let now = self.now();
-        if let Err(failure) = &outcome {
-            entry.log.add(Line {
-                at: now,
-                level: Level::Error,
-                message: failure.message.clone(),
-                step: failure.stage.as_ref().map(Stage::to_string),
-            });
-        }
-        let written = entry.change(|build| {
-            build.finished_at = Some(now);
-            match outcome {
-                Ok(()) => build.state = State::Ready,
-                Err(failure) => {
-                    build.state = State::Error;
-                    build.reason = Some(Reason {
-                        message: failure.message,
-                        step: failure.stage.as_ref().map(Stage::to_string),
-                    });
-                }
-            }
-        });
-        if let Err(error) = written {
-            tracing::warn!(%error, "the end of a build is not on disk");
-        }
-        entry.log.close();
-    }
-
-    /// Drops builds of which nobody said what they are.
-    fn forget_unasked(&self, now: Timestamp) {
-        self.forget(|build| {
-            let stale = now.since(build.created_at) > UNASKED;
-            stale && !build.asked && !build.state.is_over()
-        });
-    }
-
-    /// Drops the oldest of those that are over.
-    fn forget_old(&self) {
-        let mut over: Vec<(Timestamp, Uid)> = {
-            let builds = self.builds.lock();
-            let all = builds.values().map(|entry| entry.find());
-            all.filter(|build| build.state.is_over())
-                .map(|build| (build.created_at, build.id))
-                .collect()
-        };
-        let surplus = over.len().saturating_sub(self.options.keep_builds);
-        over.sort();
-        over.truncate(surplus);
-        self.forget(|build| over.iter().any(|(_, id)| *id == build.id));
-    }
-
-    fn forget(&self, which: impl Fn(&Build) -> bool) {
-        self.builds.lock().retain(|_, entry| {
-            let gone = which(&entry.build.lock());
-            if gone {
-                fs::remove_dir_all(&entry.directory).ok();
-            }
-            !gone
-        });
-    }
-
-    /// Ends the builds of a template, and forgets them.
-    pub(crate) fn cancel(&self, team: &Namespace, template: &Name) -> usize {
-        let mut ended = 0;
-        self.builds.lock().retain(|_, entry| {
-            let build = entry.build.lock();
-            if build.team() != team || build.template != *template {
-                return true;
-            }
-            ended += 1;
-            entry.deleted.cancel();
-            if !build.asked || build.state.is_over() {
-                fs::remove_dir_all(&entry.directory).ok();
-            }
-            false
-        });
-        ended
     }
 }
 

@@ -32,7 +32,7 @@ tar -x -f "$ARCHIVE" -C "$stage"
 cd "$stage"
 case "$SOURCE" in
     *'**'*) find . -type f -o -type l > "$stage.kept"; set --; while IFS= read -r found; do set -- "$@" "$found"; done < "$stage.kept" ;;
-    *) IFS=; set -- $SOURCE; unset IFS ;;
+    *) IFS=; set -- ./$SOURCE; unset IFS ;;
 esac
 if [ $# = 0 ] || { [ ! -e "$1" ] && [ ! -L "$1" ]; }; then
     echo "no uploaded file matches $SOURCE" >&2

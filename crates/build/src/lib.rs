@@ -22,7 +22,8 @@
 //! | [`recipe`] | what is to be built, checked: pure |
 //! | [`surroundings`], [`key`] | what the next step finds, and what a step is kept by: pure |
 //! | [`builder`], [`ports`] | builds that wait, run and are over; what they stand on |
-//! | `job`, `room`, `copy`, `finish` | one build: its sandbox, its steps, its end |
+//! | `entries` | builds as they are remembered and forgotten |
+//! | `job`, `room`, `provision`, `copy`, `finish` | one build: its sandbox, its steps, its end |
 //! | `tags` | which build a name means; deleting |
 //! | [`record`], [`log`], [`shelf`], [`archive`] | what is on disk: builds, what they said, uploaded files |
 //! | [`error`] | what can go wrong, and whose fault it is |
@@ -39,8 +40,10 @@ pub mod shelf;
 pub mod surroundings;
 
 mod copy;
+mod entries;
 mod finish;
 mod job;
+mod provision;
 mod room;
 mod tags;
 

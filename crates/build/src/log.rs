@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Lines that are kept of one build.
 const MAX_LINES: usize = 20_000;
+/// Bytes that are kept of one build.
+const MAX_BYTES: usize = 8 << 20;
 /// Bytes that are kept of one line.
 const MAX_LINE: usize = 4 << 10;
 
@@ -76,6 +78,8 @@ pub(crate) struct Log {
 #[derive(Debug)]
 struct Open {
     lines: Vec<Line>,
+    bytes: usize,
+    full: bool,
     file: File,
 }
 
@@ -97,6 +101,8 @@ impl Log {
             .open(&path)?;
         let open = Open {
             lines: Vec::new(),
+            bytes: 0,
+            full: false,
             file,
         };
         Ok(Self {
@@ -110,12 +116,15 @@ impl Log {
         let mut open = self.open.lock();
         let Some(open) = open.as_mut() else { return };
         // The last words of a build are kept in any case.
-        if open.lines.len() > MAX_LINES && line.level != Level::Error {
-            return;
-        }
-        if open.lines.len() == MAX_LINES && line.level != Level::Error {
-            line.message = "what it says from here on is not kept".into();
-            line.level = Level::Warn;
+        if line.level != Level::Error {
+            if open.full {
+                return;
+            }
+            open.full = open.lines.len() >= MAX_LINES || open.bytes >= MAX_BYTES;
+            if open.full {
+                line.message = "what it says from here on is not kept".into();
+                line.level = Level::Warn;
+            }
         }
         if line.message.len() > MAX_LINE {
             line.message
@@ -129,6 +138,7 @@ impl Log {
                 tracing::debug!(%error, "a line of a build is not on disk");
             }
         }
+        open.bytes += line.message.len();
         open.lines.push(line);
     }
 
@@ -233,6 +243,24 @@ mod tests {
         check(&log);
         log.add(line("late", Level::Info));
         check(&Log::closed(path));
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_kept_but_not_to_why_it_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::new(directory.path().join("log")).unwrap();
+        for _ in 0..MAX_BYTES / MAX_LINE + 100 {
+            log.add(line(&"x".repeat(2 * MAX_LINE), Level::Info));
+        }
+        log.add(line("why", Level::Error));
+        let lines = log.page(0, usize::MAX, Level::Debug);
+        let bytes: usize = lines.iter().map(|line| line.message.len()).sum();
+        assert!(bytes < MAX_BYTES + 2 * MAX_LINE, "{bytes}");
+        let last: Vec<_> = lines[lines.len() - 2..]
+            .iter()
+            .map(|l| &*l.message)
+            .collect();
+        assert_eq!(last, ["what it says from here on is not kept", "why"]);
     }
 
     #[test]

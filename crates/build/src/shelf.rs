@@ -21,6 +21,9 @@ use crate::{
     recipe::is_hash,
 };
 
+/// How long a client may send nothing.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// Bounds on what is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -115,7 +118,11 @@ impl Shelf {
         let sent = async {
             let mut content = std::pin::pin!(content);
             let mut size = 0;
-            while let Some(piece) = content.next().await {
+            loop {
+                let next = tokio::time::timeout(IDLE, content.next()).await;
+                let next =
+                    next.map_err(|_| Refused::bad("body", "none of it came for a minute"))?;
+                let Some(piece) = next else { break };
                 let piece = piece.map_err(|_| Refused::bad("body", "it ended early"))?;
                 size += piece.len() as u64;
                 if size > most {

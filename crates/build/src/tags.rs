@@ -25,7 +25,7 @@ use crate::{
 const ATTEMPTS: usize = 16;
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// The most tags that one build has.
-const MAX_TAGS: usize = 64;
+pub(crate) const MAX_TAGS: usize = 64;
 
 /// A tag and what it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +127,7 @@ impl Builder {
         let tags: Vec<Box<str>> = tags.iter().map(|tag| tag.as_str().into()).collect();
         self.put(team, &template, &record.metadata.name, &tags)
             .await?;
+        self.prune(team, &template).await;
         Ok((build, tags))
     }
 
@@ -155,6 +156,7 @@ impl Builder {
             })
             .await?;
         }
+        self.prune(team, &template).await;
         Ok(())
     }
 

@@ -272,7 +272,12 @@ pub(crate) async fn serve(
             .extensions()
             .get::<Made>()
             .map(|made| made.0.clone());
-        entry.sandbox = made.or_else(|| SandboxId::new(asked.subject.as_deref()?).ok());
+        if action.starts_with("template.") {
+            let subject = asked.subject.as_deref();
+            entry.object = subject.map(|id| format!("template/{}/{id}", caller.team).into());
+        } else {
+            entry.sandbox = made.or_else(|| SandboxId::new(asked.subject.as_deref()?).ok());
+        }
         entry = match Ending::of(status) {
             Ending::Served => entry,
             Ending::Refused | Ending::NotBuilt => entry.refused(word(status)),

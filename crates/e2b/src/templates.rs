@@ -121,12 +121,30 @@ fn shown(call: &Call) -> Vec<Template> {
 
 impl E2b {
     pub(crate) fn one(&self, team: &Namespace, name: &str) -> Result<Template, Refusal> {
-        let meant = self.meant(team, name)?;
+        let meant = match self.meant(team, name) {
+            Ok(meant) => meant,
+            // A name alone is also that of a template which no build has the default tag of.
+            Err(unknown) => {
+                let some = self.some_build(team, name).ok_or(unknown)?;
+                return Ok(self.describe(&*some, None, Some(&some)));
+            }
+        };
         Ok(match (&meant.pool, &meant.found) {
             (Some(pool), template) => self.describe(pool, pool.spec.resources, template.as_deref()),
             (None, Some(template)) => self.describe(template, None, Some(template)),
             (None, None) => return Err(Refusal::no_template(name)),
         })
+    }
+
+    /// A build of a team's own template of this name, whatever its tags.
+    fn some_build(&self, team: &Namespace, name: &str) -> Option<Arc<SandboxTemplate>> {
+        let id = self.builder.as_ref()?.template_of(team, name)?;
+        let all = self.caches.templates.find_all();
+        let found = all.iter().find(|template| {
+            let build = template.spec.build.as_deref();
+            build.is_some_and(|build| build.template == id) && is_shown(&all, template)
+        });
+        found.cloned()
     }
 
     /// Everything that a team can create from, in the order of names.
