@@ -48,7 +48,9 @@ fn each_rule_names_its_field() {
     let pool = |min: u32, max_idle: u32, max: u32| json!({"template": "t", "minIdle": min, "maxIdle": max_idle, "max": max});
     let follows = |autoscale: Value| json!({"template": "t", "minIdle": 1, "maxIdle": 2, "max": 5, "autoscale": autoscale});
     let scheduled = |cron: &str, zone: &str, seconds: u32, min_idle: u32| {
-        follows(json!({"schedules": [{"cron": cron, "timeZone": zone, "durationSeconds": seconds, "minIdle": min_idle}]}))
+        follows(
+            json!({"schedules": [{"cron": cron, "timeZone": zone, "durationSeconds": seconds, "minIdle": min_idle}]}),
+        )
     };
     let key = |hash: &str, mask: Value| json!({"displayName": "ci", "hash": hash, "mask": mask});
     let hash = "0123456789abcdef".repeat(4);
