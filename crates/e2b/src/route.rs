@@ -18,7 +18,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use model::{Namespace, SandboxId};
+use model::{Namespace, SandboxId, validate::is_alias};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
@@ -273,7 +273,8 @@ pub(crate) async fn serve(
             .get::<Made>()
             .map(|made| made.0.clone());
         if action.starts_with("template.") {
-            let subject = asked.subject.as_deref();
+            // What a client wrote, where it can be a template's name or id.
+            let subject = asked.subject.as_deref().filter(|text| is_alias(text));
             entry.object = subject.map(|id| format!("template/{}/{id}", caller.team).into());
         } else {
             entry.sandbox = made.or_else(|| SandboxId::new(asked.subject.as_deref()?).ok());
