@@ -54,7 +54,13 @@ fn python() -> Result<PathBuf> {
     let mut pinned: Vec<_> = std::fs::read_dir(root.join("conformance/e2b-python/versions"))?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
-    pinned.sort();
+    let number = |path: &PathBuf| -> Vec<u32> {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        name.split('.')
+            .filter_map(|part| part.parse().ok())
+            .collect()
+    };
+    pinned.sort_by_key(number);
     let newest = pinned.pop().ok_or("the suite pins no version")?;
     let version = newest.file_stem().ok_or("it has no name")?;
     let mut home = root.join("target/tmp/bench-sdk-");
