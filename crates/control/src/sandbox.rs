@@ -250,9 +250,12 @@ async fn pulling(
     {
         return Ok(None);
     }
-    let template = template_of(world, sandbox);
-    let images = recipe::images_of(sandbox, template.as_deref());
-    let Some(image) = world.ports.runtime.missing(&images) else {
+    // What is wrong with it is said by the step itself.
+    let Ok(spec) = workload_spec(world, sandbox, None) else {
+        return Ok(None);
+    };
+    let missing = world.ports.runtime.missing(&spec.images);
+    let Some(image) = missing.filter(|_| spec.pull != ImagePullPolicy::Never) else {
         return Ok(None);
     };
     let mut next = sandbox.clone();
