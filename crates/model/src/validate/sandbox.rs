@@ -135,6 +135,10 @@ impl Rules for SandboxSpec {
         problems.immutable("spec.template", &old.template, &new.template, ANOTHER);
         problems.immutable("spec.snapshot", &old.snapshot, &new.snapshot, ANOTHER);
         problems.immutable("spec.pool", &old.pool, &new.pool, ANOTHER);
+        // A member goes back to them when it is recycled: they are its pool's to say.
+        let remedy = "change the idleImages of its pool";
+        let (before, after) = (&old.idle_images, &new.idle_images);
+        problems.immutable("spec.idleImages", before, after, remedy);
         // A delivery is made by a claim, never by an edit: its id, owner and count go together.
         let remedy = "use a SandboxClaim to claim a member, and delete a sandbox to end it";
         problems.immutable("spec.epoch", &old.epoch, &new.epoch, remedy);
