@@ -220,6 +220,12 @@ fn is_over(member: &Member) -> bool {
     matches!(member.phase, Phase::Stopped | Phase::Failed)
 }
 
+/// Whether a member ended before anybody had it. One that was given back ended for what its owner
+/// did, and says nothing of the next.
+fn never_served(member: &Member) -> bool {
+    is_over(member) && !member.dirty
+}
+
 /// How long members that ended are left alone when they were replaced this often in a row.
 #[must_use]
 pub fn replace_after(failing: &Failing) -> Duration {
@@ -231,7 +237,7 @@ pub fn replace_after(failing: &Failing) -> Duration {
 fn failing(view: View<'_>, steps: &[Step]) -> Option<Box<Failing>> {
     let known = view.pool.status.failing.as_deref();
     let replaced = steps.iter().rev().find_map(|step| match step {
-        Step::Delete(member) if is_over(member) && member.current => Some(member),
+        Step::Delete(member) if never_served(member) && member.current => Some(member),
         _ => None,
     });
     if let Some(member) = replaced {
@@ -302,7 +308,7 @@ fn scale(view: View<'_>, followed: Option<&Decision>) -> (Vec<Step>, String) {
     // One of another revision ended for what may have been put right since.
     let patient = view.pool.status.failing.is_some() && !view.due.replace;
     let ended: Vec<_> = free()
-        .filter(|m| is_over(m) && !(patient && m.current))
+        .filter(|m| is_over(m) && !(patient && m.current && never_served(m)))
         .map(|m| Step::Delete(m.clone()))
         .collect();
     if !ended.is_empty() {

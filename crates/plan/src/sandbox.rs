@@ -431,7 +431,7 @@ fn after_the_end(view: View<'_>) -> Plan<Step> {
     }
     // Who waited for it was told, or has gone: a pool would count it for ever.
     if open_lease(view.sandbox).is_some() && (view.due.lease || view.due.claimer_lost) {
-        const WHY: &str = "it ended before it was its owner's";
+        const WHY: &str = "it ended before it was ready for its owner";
         let note = note(Severity::Normal, "Forgotten", WHY);
         return Plan::step(Step::DeleteRecord(note), WHY);
     }
@@ -440,6 +440,12 @@ fn after_the_end(view: View<'_>) -> Plan<Step> {
 
 fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &str) -> Plan<Step> {
     let mut status = settle(view, Phase::Stopped, None);
+    // Its owner may have heard of it before a record could say so: it ended as its owner's.
+    if view.sandbox.spec.owner.is_some() && is_ready(view) {
+        status.armed_epoch = view.sandbox.spec.epoch;
+        status.started_at.get_or_insert(view.now);
+    }
+    let delivered = status.armed_epoch == view.sandbox.spec.epoch;
     let reason = match (reason, status.started_at) {
         (StopReason::Completed, None) => StopReason::Canceled,
         (other, _) => other,
@@ -450,7 +456,7 @@ fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &st
         exit_code,
         cause: Some(match exit_code {
             Some(_) => StopCause::Exited,
-            None if view.sandbox.status.armed_epoch == view.sandbox.spec.epoch => StopCause::Lost,
+            None if delivered => StopCause::Lost,
             None => StopCause::StartFailed,
         }),
         message: message.into(),

@@ -476,6 +476,21 @@ fn members_that_keep_failing_are_replaced_later_each_time() {
 }
 
 #[test]
+fn a_member_that_ended_after_it_had_an_owner_says_nothing_of_the_next() {
+    let mut pool = pool(1, 3, 5);
+    let mut given_back = members("f");
+    given_back[0].dirty = true;
+    let plan = plan_pool(view(&pool, &given_back));
+    assert_eq!(words(&plan), "-0");
+    assert_eq!(published(&plan).failing, None);
+    // It goes at once, while those that nobody had wait for their time.
+    pool.status = published(&plan_pool(view(&pool, &members("f"))));
+    assert!(pool.status.failing.is_some());
+    assert_eq!(words(&plan_pool(view(&pool, &given_back))), "-0");
+    assert_eq!(words(&plan_pool(view(&pool, &members("f")))), "");
+}
+
+#[test]
 fn who_admits_only_some_is_named_and_the_rest_is_not_made() {
     let mut pool = pool(5, 8, 10);
     let limit = |admitted| Limit {

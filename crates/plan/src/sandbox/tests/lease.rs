@@ -66,3 +66,33 @@ fn a_lease_ends_with_being_ready() {
         assert!(!plan.steps.iter().any(ends), "{plan:?}");
     }
 }
+
+#[test]
+fn what_ends_when_it_is_ready_has_ended_as_its_owners() {
+    let member = leased(member(Phase::Idle, true));
+    let facts = |epoch| {
+        let state = WorkloadState::Exited { code: 1 };
+        Observed::Present(facts(state, epoch, member.spec.wanted_images()))
+    };
+    let stopped = |seen: &Observed| {
+        let plan = next(&member, seen, Due::default(), RecyclePolicy::Recycle);
+        match plan.steps.into_iter().next() {
+            Some(Step::Publish(status, _)) => status,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut after = member.clone();
+    after.status = *stopped(&facts(Epoch(1)));
+    assert_eq!(after.status.phase, Phase::Stopped);
+    assert_eq!(after.status.armed_epoch, Epoch(1));
+    let plan = next(&after, &Observed::Absent, LATE, RecyclePolicy::Recycle);
+    assert_eq!(plan.steps, [], "its owner may ask for it");
+    // One that was not ready is nobody's, and goes with its lease.
+    after.status = *stopped(&facts(Epoch(0)));
+    assert_eq!(after.status.armed_epoch, Epoch(0));
+    let plan = next(&after, &Observed::Absent, LATE, RecyclePolicy::Recycle);
+    assert!(
+        matches!(plan.steps[..], [Step::DeleteRecord(_)]),
+        "{plan:?}"
+    );
+}
