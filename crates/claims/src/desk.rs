@@ -1,8 +1,10 @@
 //! Lines and tickets.
 //!
 //! A member is offered to one ticket at a time, at the version the cache shows of it. It is offered
-//! again only once the cache shows a newer one, or the ticket gave it back untouched: so a cache
-//! that lags behind a claim of this process never leads another claim to the same member.
+//! again only once the cache shows a newer one, or the ticket gave it back: so a cache that lags
+//! behind a claim of this process leads no other claim to the same member. A ticket that is dropped
+//! while its write is on its way gives the member back too, since otherwise a write that failed would
+//! keep it from everybody; if that write was made after all, the next one conflicts and moves on.
 
 use std::{
     collections::BTreeMap,
