@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::sandboxes::{json as parsed, start, until};
+use crate::{
+    sandboxes::{json as parsed, start, until},
+    swaps::clear,
+};
 
 /// A connection that is open before it is needed: what is asked arrives at once.
 struct Line(BufReader<TcpStream>);
@@ -96,5 +99,6 @@ fn whoever_is_answered_reaches_the_sandbox_and_finds_it_at_once() {
         assert_eq!(reached.0, 200, "{number}: {}", reached.1);
         assert_eq!(found.0, 200, "{number}: {}", found.1);
     }
+    clear(&server);
     server.stop();
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     sandboxes::{json as parsed, start, until},
     server::Server,
+    swaps::clear,
 };
 
 fn apply(server: &Server, kind: &str, name: &str, spec: &Value) {
@@ -87,6 +88,7 @@ fn hooks_run_for_every_delivery_before_its_owner_hears_of_it_and_not_for_a_wake(
         assert_eq!(said(&server, &warm, "/tmp/after"), "the pool\n");
         server.run(&format!("sandbox kill {warm}")).ok();
     }
+    clear(&server);
     server.stop();
 }
 
@@ -148,6 +150,7 @@ fn a_hook_that_fails_is_told_by_its_name_and_only_a_required_one_keeps_the_sandb
         "spec": {"image": "base", "hooks": [{"name": "both", "exec": shell("true"), "http": {"port": 1}}]}});
     let refused = server.run_with("apply -f -", &wrong.to_string());
     refused.failed_saying(&["spec.hooks[0]", "leave out one of exec and http"]);
+    clear(&server);
     server.stop();
 }
 
@@ -194,5 +197,6 @@ fn a_server_that_dies_between_a_claim_and_its_being_ready_leaves_nobody_an_owner
     );
     let kept = std::fs::read_dir(server.data().join("sandboxes")).unwrap();
     assert_eq!(kept.count(), 1, "nothing of it is left");
+    clear(&server);
     server.stop();
 }

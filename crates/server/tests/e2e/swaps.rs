@@ -13,6 +13,23 @@ use crate::{
 const IDLE: &str = "light:1";
 const FULL: &str = "full:1";
 
+/// Ends every pool and sandbox of a server, and waits until they are gone: their processes would
+/// outlive it.
+pub(crate) fn clear(server: &Server) {
+    for kind in ["sandboxpools", "sandboxes"] {
+        let all = parsed(&server.run(&format!("get {kind} -o json")).ok());
+        for one in all["items"].as_array().unwrap() {
+            let name = one["metadata"]["name"].as_str().unwrap();
+            // One that has gone meanwhile need not be ended.
+            server.run(&format!("delete {kind} {name}"));
+        }
+    }
+    until("nothing is left", || {
+        let all = parsed(&server.run("get sandboxes -o json").ok());
+        all["items"].as_array().unwrap().is_empty().then_some(())
+    });
+}
+
 struct Swaps {
     registry: Registry,
     server: Server,
@@ -135,6 +152,7 @@ fn a_member_runs_what_its_owner_asks_for_and_goes_back_to_the_image_it_idles_on(
     let id = server.run("sandbox create swapped").ok().trim().to_owned();
     assert_eq!(swaps.content(&id), "full", "the pool goes on serving");
     swaps.kill(&id);
+    clear(&swaps.server);
     swaps.server.stop();
 }
 
@@ -177,5 +195,6 @@ fn a_declarative_claim_names_its_image_too_and_one_that_is_not_there_takes_nobod
     assert!(runs.as_str().unwrap().starts_with(&pinned), "{runs}");
     swaps.kill(&id);
     swaps.idle(1);
+    clear(&swaps.server);
     swaps.server.stop();
 }
