@@ -151,15 +151,15 @@ pub async fn attempt(
                 ..
             },
         ) => {
-            // It may have happened: only a look tells.
+            // It may have happened: a look that shows it tells; one that does not may be old, and the
+            // write still on its way. Its id must not be given to another member then.
             let key = member.key();
             match store.find::<SandboxSpec>(&key).await {
                 Ok(Some(there)) if there.spec.sandbox_id == next.spec.sandbox_id => {
                     ticket.taken();
                     return Ok(Tried::Claimed(Box::new(there)));
                 }
-                Ok(_) => {}
-                Err(_) => {
+                Ok(_) | Err(_) => {
                     ticket.taken();
                     return Err(ClaimError::Doubtful { key, source: error });
                 }
