@@ -19,7 +19,7 @@ use model::{
 use plan::{
     claim::{
         CLAIM_UID_ANNOTATION, Delivery, Ending, STARTUP, Step, Supply, View, claimed,
-        delivered_images, plan_claim, released,
+        delivered_hooks, delivered_images, plan_claim, released,
     },
     limit::Limit,
 };
@@ -33,6 +33,7 @@ use crate::{
     pool,
     queue::WorkQueue,
     recipe,
+    registries::{NotPinned, Wanted},
     world::{Done, World, lost},
 };
 
@@ -84,6 +85,7 @@ pub(crate) async fn drive(world: &World, queue: &Arc<Queue>, key: &Key) -> Done 
     });
     if !plan.steps.iter().any(|step| matches!(step, Step::Take(_))) {
         world.tickets.lock().remove(key);
+        world.pins.forget(key);
     }
     let left = partly.map(|partly| partly.left);
     for step in plan.steps {
@@ -146,9 +148,12 @@ async fn perform(
 ) -> Result<(), Done> {
     match step {
         Step::Take(count) => {
-            let images = match pinned(world, claim).await? {
-                Ok(images) => images,
-                Err(why) => return end(world, claim, &why).await,
+            let images = match pinned(world, namespace, claim).await {
+                Some(Ok(images)) => images,
+                Some(Err(NotPinned::Never(why))) => return end(world, claim, &why).await,
+                Some(Err(NotPinned::NotNow)) => return Err(Done::Retry),
+                // A registry is asked; its answer brings the claim back here.
+                None => return Ok(()),
             };
             for _ in 0..count {
                 match take_one(world, queue, namespace, claim, &images).await? {
@@ -184,26 +189,21 @@ async fn perform(
 }
 
 /// The images that are asked for, as they can only be one: a claim takes nobody out of a pool for an
-/// image that there is not. What cannot be had is answered in words.
-async fn pinned(world: &World, claim: &SandboxClaim) -> Result<Result<StringMap, String>, Done> {
-    let mut images = StringMap::new();
-    let pull = claim_pull_policy(world, claim);
-    for (container, image) in claim.spec.images.iter() {
-        let limit = world.options.step_timeout;
-        let pinned = tokio::time::timeout(limit, world.ports.runtime.pin(image, pull)).await;
-        match pinned {
-            Ok(Ok(exact)) => images.insert(container, exact),
-            Ok(Err(error)) if !error.is_retryable() => {
-                return Ok(Err(format!("spec.images.{container}: {image}: {error}")));
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(key = %claim.key(), %error, "an image cannot be asked for");
-                return Err(Done::Retry);
-            }
-            Err(_) => return Err(Done::Retry),
-        };
-    }
-    Ok(Ok(images))
+/// image that there is not.
+async fn pinned(
+    world: &World,
+    namespace: &Namespace,
+    claim: &SandboxClaim,
+) -> Option<Result<StringMap, NotPinned>> {
+    let wanted = Wanted {
+        key: &claim.key(),
+        team: namespace,
+        generation: claim.metadata.generation,
+        images: &claim.spec.images,
+        pull: claim_pull_policy(world, claim),
+    };
+    let (runtime, limit) = (&world.ports.runtime, world.options.step_timeout);
+    world.pins.images(runtime, wanted, limit).await
 }
 
 fn claim_pull_policy(world: &World, claim: &SandboxClaim) -> ImagePullPolicy {
@@ -342,7 +342,9 @@ fn delivery(
             Some(pool) => delivered_images(pool, template.as_deref(), images),
             None => images.clone(),
         },
-        hooks: pool.map(|pool| pool.hooks.clone()).unwrap_or_default(),
+        hooks: pool
+            .map(|pool| delivered_hooks(pool, template.as_deref()))
+            .unwrap_or_default(),
         metadata: claim.spec.metadata.clone(),
         network: claim.spec.network.clone(),
         timeouts,

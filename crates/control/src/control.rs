@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     claim,
     events::{self, EventSink, NoEvents},
+    flights::Crew,
     history::{self, Retention},
     pool,
     queue::WorkQueue,
@@ -181,11 +182,17 @@ impl Builder {
             move |pool| asked.add(Work::Pool(pool.clone()), Instant::now()),
             &tasks,
         );
+        let kill = CancellationToken::new();
+        let crew = Crew {
+            tasks: tasks.clone(),
+            queue: Arc::clone(&queue),
+            kill: kill.clone(),
+        };
         let inner = Arc::new(Inner {
-            world: World::new(self.ports, caches, self.options, desk, plugins),
+            world: World::new(self.ports, caches, self.options, desk, plugins, crew),
             queue,
             pools_of: Mutex::default(),
-            kill: CancellationToken::new(),
+            kill,
         });
         let control = Control { inner, tasks };
         control.feed();
@@ -314,10 +321,13 @@ impl Control {
         &self.inner.world.desk
     }
 
-    /// Whether a turn is under way or due within `horizon`. Sweeping does not count.
+    /// Whether a turn is under way or due within `horizon`, or one will be asked for by what is under
+    /// way. Sweeping does not count.
     #[must_use]
     pub fn is_busy(&self, horizon: Duration) -> bool {
-        self.inner.queue.is_busy(Instant::now() + horizon)
+        let Inner { world, queue, .. } = &*self.inner;
+        let flies = !world.commands.is_empty() || !world.pins.is_empty();
+        flies || queue.is_busy(Instant::now() + horizon)
     }
 
     /// Looks now for what changed by itself and for what is left over, as it does from time to time.

@@ -23,6 +23,8 @@
 //! | `publish` | captured layers to a registry and back |
 //! | `moves` | the writes at which a test can end the process |
 //! | `limits` | what plugins admit |
+//! | `flights` | calls that last as long as somebody else likes, and that no turn waits for |
+//! | `registries` | what waits for a registry that a team named, and how much of it at a time |
 //! | [`sweep`] | workloads that no record speaks of; events nobody reads any more |
 //! | [`events`] | what people read later |
 //! | [`history`] | what deliveries were, once they are over |
@@ -35,6 +37,7 @@ pub mod claim;
 pub mod control;
 pub mod deadlines;
 pub mod events;
+mod flights;
 pub mod history;
 mod limits;
 mod moves;
@@ -42,6 +45,7 @@ pub mod pool;
 mod publish;
 pub mod queue;
 mod recipe;
+mod registries;
 pub mod sandbox;
 pub mod snapshot;
 pub mod sweep;

@@ -11,6 +11,7 @@ use model::{
     template::TemplateSpec,
 };
 use plan::{sandbox::Base, snapshot::MAIN_CONTAINER};
+use runtime::RuntimeError;
 use tokio::time::Instant;
 
 use crate::world::{Done, World};
@@ -92,12 +93,23 @@ pub(crate) fn images_of(sandbox: &Sandbox, template: Option<&SandboxTemplate>) -
     images
 }
 
-/// The hooks of a sandbox: those of its template, and its own in place of those of the same name.
-pub(crate) fn hooks_of(world: &World, sandbox: &Sandbox) -> Vec<Hook> {
+/// The hooks of a sandbox: those of its template, and its own in place of those of the same name. If
+/// its template is gone, nobody knows what was to be done before its owner hears of it.
+pub(crate) fn hooks_of(world: &World, sandbox: &Sandbox) -> Result<Vec<Hook>, RuntimeError> {
     let own = &sandbox.spec.hooks;
-    match template_of(world, sandbox) {
-        Some(template) => merged(&template.spec.hooks, own),
-        None => own.clone(),
+    match (template_of(world, sandbox), name_of_template(sandbox)) {
+        (Some(template), _) => Ok(merged(&template.spec.hooks, own)),
+        (None, Some(name)) => Err(no_template(name)),
+        (None, None) => Ok(own.clone()),
+    }
+}
+
+/// A template that is not there.
+pub(crate) fn no_template(name: &Name) -> RuntimeError {
+    let reason = format!("template {name} does not exist: create it, or name another");
+    RuntimeError::Impossible {
+        field: "spec.template",
+        reason: reason.into(),
     }
 }
 

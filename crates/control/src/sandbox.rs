@@ -1,6 +1,6 @@
 //! Drives one sandbox: look, plan, perform one step, look again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use model::{
     Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
@@ -30,6 +30,7 @@ use crate::{
     moves::Moves,
     publish::{publish, published, target},
     recipe::{self, template_of},
+    registries,
     world::{Done, World, lost},
 };
 
@@ -37,6 +38,8 @@ use crate::{
 const STEPS_PER_TURN: usize = 16;
 /// Failed looks in a row after which a sandbox's state is published as unknown.
 const LOOKS_BEFORE_UNKNOWN: u32 = 3;
+/// How often a sandbox is looked at whose own commands are under way.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Brings a sandbox as far as it will go. `failures` is how often turns of this key failed in a row.
 pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
@@ -74,7 +77,7 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
 async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sandbox, Done> {
     let now = world.now();
     let recycle = recycle_policy(world, sandbox);
-    let hooks = !recipe::hooks_of(world, sandbox).is_empty();
+    let hooks = recipe::hooks_of(world, sandbox).map_or(true, |hooks| !hooks.is_empty());
     let found = recipe::base_of(world, sandbox).await?;
     let view = |observed, due| View {
         sandbox,
@@ -104,6 +107,9 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
     let (due, next) = judge(world, sandbox, activity);
     let view = view(&observed, due);
     let plan = plan_sandbox(view);
+    if !matches!(plan.steps.first(), Some(Step::Boot | Step::RunHooks)) {
+        world.commands.forget(&sandbox.key());
+    }
     let Some(step) = plan.steps.into_iter().next() else {
         if let Some(used) = plan_last_active(sandbox, activity, now) {
             let mut next = sandbox.clone();
@@ -126,7 +132,11 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
         return Err(Done::Rest(Some(next.map_or(left, |next| next.min(left)))));
     }
     tracing::debug!(key = %sandbox.key(), ?step, why = %plan.why, "acts");
-    perform(world, view, step).await
+    match perform(world, view, step).await {
+        // Its timers run on while it waits.
+        Err(Done::Rest(after)) => Err(Done::Rest(after.into_iter().chain(next).min())),
+        other => other,
+    }
 }
 
 async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, Done> {
@@ -192,7 +202,7 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                 false => Err(Done::Again),
             }
         }
-        Step::Capture => match run(world, view, &step).await? {
+        Step::Capture => match at_a_registry(world, view, &step).await? {
             Effect::Captured(captured, image) => {
                 let plan = asleep(view, Some(&captured));
                 match plan.steps.into_iter().next() {
@@ -207,9 +217,10 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             }
             Effect::Done | Effect::UnderWay => Err(Done::Again),
         },
-        // They go on by themselves; meanwhile others get their turn, and a deletion is heard.
+        // They go on by themselves, and their end asks for a turn; meanwhile others get theirs, a
+        // deletion is heard, and a sandbox that ends is noticed.
         Step::Boot | Step::RunHooks => match run(world, view, &step).await? {
-            Effect::UnderWay => Err(Done::Again),
+            Effect::UnderWay => Err(Done::Rest(Some(LOOK_AGAIN))),
             Effect::Done | Effect::Captured(..) => Ok(sandbox.clone()),
         },
         Step::Create(_)
@@ -231,10 +242,45 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             if let Some(pulling) = pulling(world, sandbox, &step, view.now).await? {
                 return Ok(pulling);
             }
-            run(world, view, &step).await?;
+            at_a_registry(world, view, &step).await?;
             Ok(sandbox.clone())
         }
     }
+}
+
+/// Performs a step that may have to wait for a registry, if not too many do.
+async fn at_a_registry(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done> {
+    let sandbox = view.sandbox;
+    let _may_wait = match is_remote(world, sandbox, step) {
+        false => None,
+        true => {
+            let team = sandbox.metadata.namespace.as_ref();
+            let entered = world.waiting.enter(team, world.options.workers);
+            Some(entered.ok_or(Done::Rest(Some(registries::REST)))?)
+        }
+    };
+    run(world, view, step).await
+}
+
+/// Whether a step may ask a registry.
+fn is_remote(world: &World, sandbox: &Sandbox, step: &Step) -> bool {
+    match step {
+        Step::Capture => target(sandbox).is_some(),
+        Step::Create(from) => {
+            published(sandbox, from.as_ref()).is_some() || fetches(world, sandbox)
+        }
+        Step::SwapImages => fetches(world, sandbox),
+        _ => false,
+    }
+}
+
+fn fetches(world: &World, sandbox: &Sandbox) -> bool {
+    // One that is impossible asks nobody.
+    workload_spec(world, sandbox, None).is_ok_and(|spec| match spec.pull {
+        ImagePullPolicy::Always => true,
+        ImagePullPolicy::IfNotPresent => world.ports.runtime.missing(&spec.images).is_some(),
+        ImagePullPolicy::Never => false,
+    })
 }
 
 /// Says that images are to be fetched first, which may take long. Answers the record that says so;
@@ -284,17 +330,18 @@ enum Effect {
 /// Performs a step on the runtime; a failure is recorded before the turn ends.
 async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done> {
     let sandbox = view.sandbox;
-    let limit = world.options.step_timeout;
     let asked = world.elapsed();
-    let called = tokio::time::timeout(limit, call(world, sandbox, step)).await;
-    let took = world.elapsed().saturating_sub(asked);
-    world.wakes.ran(sandbox.uid(), took);
-    let result = match called {
-        Ok(result) => result,
-        Err(_) => Err(RuntimeError::Failed(
-            format!("no answer within {limit:?}").into(),
-        )),
+    let (result, took) = match step {
+        Step::Boot | Step::RunHooks => match run_commands(world, sandbox, step).await {
+            Some(Ran { result, took }) => (result.map(|()| Effect::Done), took),
+            None => return Ok(Effect::UnderWay),
+        },
+        _ => {
+            let result = within(world.options.step_timeout, call(world, sandbox, step)).await;
+            (result, world.elapsed().saturating_sub(asked))
+        }
     };
+    world.wakes.ran(sandbox.uid(), took);
     let error = match result {
         Ok(effect) => return Ok(effect),
         // Somebody newer is at work on it: what this turn saw is old.
@@ -319,6 +366,70 @@ async fn run(world: &World, view: View<'_>, step: &Step) -> Result<Effect, Done>
     Err(Done::Retry)
 }
 
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, RuntimeError>>,
+) -> Result<T, RuntimeError> {
+    let late = || RuntimeError::Failed(format!("no answer within {limit:?}").into());
+    let called = tokio::time::timeout(limit, call).await;
+    called.unwrap_or_else(|_| Err(late()))
+}
+
+/// Commands that run inside a sandbox, and for which call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Boot(Fence),
+    Hooks(Fence),
+}
+
+/// How commands ended, and how long they took.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    result: Result<(), RuntimeError>,
+    took: Duration,
+}
+
+/// Has commands run inside a sandbox; none while they are under way.
+async fn run_commands(world: &World, sandbox: &Sandbox, step: &Step) -> Option<Ran> {
+    let fence = fence_of(sandbox);
+    let (command, hooks) = match step {
+        Step::RunHooks => match recipe::hooks_of(world, sandbox) {
+            Ok(hooks) => (Command::Hooks(fence), hooks),
+            Err(error) => {
+                return Some(Ran {
+                    result: Err(error),
+                    took: Duration::ZERO,
+                });
+            }
+        },
+        _boot => (Command::Boot(fence), Vec::new()),
+    };
+    let (runtime, clock) = (
+        Arc::clone(&world.ports.runtime),
+        Arc::clone(&world.ports.clock),
+    );
+    let limit = world.options.step_timeout;
+    let call = async move {
+        let asked = clock.monotonic();
+        let result = loop {
+            let called = match command {
+                Command::Boot(fence) => within(limit, runtime.boot(fence)).await,
+                Command::Hooks(fence) => within(limit, runtime.run_hooks(fence, &hooks)).await,
+            };
+            match called {
+                Ok(Booting::UnderWay) => {}
+                Ok(Booting::Done) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        Ran {
+            result,
+            took: clock.monotonic().saturating_sub(asked),
+        }
+    };
+    world.commands.outcome(&sandbox.key(), command, call).await
+}
+
 async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, RuntimeError> {
     let runtime = &world.ports.runtime;
     let fence = fence_of(sandbox);
@@ -327,18 +438,7 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             let spec = workload_spec(world, sandbox, from.clone())?;
             runtime.create(fence, &spec).await?;
         }
-        Step::Boot => match runtime.boot(fence).await? {
-            Booting::Done => {}
-            Booting::UnderWay => return Ok(Effect::UnderWay),
-        },
         Step::Arm => runtime.arm(fence, &arming(world, sandbox)).await?,
-        Step::RunHooks => {
-            let hooks = recipe::hooks_of(world, sandbox);
-            match runtime.run_hooks(fence, &hooks).await? {
-                Booting::Done => {}
-                Booting::UnderWay => return Ok(Effect::UnderWay),
-            }
-        }
         Step::SwapImages => {
             let spec = workload_spec(world, sandbox, None)?;
             runtime.swap_images(fence, &spec.outfit()).await?;
@@ -365,7 +465,9 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
             runtime.reset(fence, Some(&idle)).await?;
         }
         Step::DeleteWorkload => runtime.delete(fence).await?,
-        Step::AddFinalizer
+        Step::Boot
+        | Step::RunHooks
+        | Step::AddFinalizer
         | Step::RemoveFinalizer
         | Step::Publish(..)
         | Step::Intend(_)
@@ -402,11 +504,7 @@ fn workload_spec(
         Some(_) => {}
         None => {
             if let Some(name) = recipe::name_of_template(sandbox) {
-                let reason = format!("template {name} does not exist: create it, or name another");
-                return Err(RuntimeError::Impossible {
-                    field: "spec.template",
-                    reason: reason.into(),
-                });
+                return Err(recipe::no_template(name));
             }
             if !images.contains_key(MAIN_CONTAINER) {
                 let reason = "name a template, or an image for the container \"main\"";

@@ -16,7 +16,7 @@ use store::StoreExt as _;
 use crate::{
     deadlines::Timer,
     publish::{publish, target},
-    recipe,
+    recipe, registries,
     sandbox::fence_of,
     world::{Done, World, lost},
 };
@@ -81,6 +81,15 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
     };
     let Some(step) = plan_snapshot(view).steps.into_iter().next() else {
         return Err(Done::Rest(left));
+    };
+    // A registry need not answer: not too many turns wait for one.
+    let _may_wait = match (&step, snapshot.spec.registry.is_some()) {
+        (Step::Publish(_) | Step::Capture, true) => {
+            let team = snapshot.metadata.namespace.as_ref();
+            let entered = world.waiting.enter(team, world.options.workers);
+            Some(entered.ok_or(Done::Rest(Some(registries::REST)))?)
+        }
+        _ => None,
     };
     let mut next = snapshot.clone();
     let failed = match (step, &sandbox) {

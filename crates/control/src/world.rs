@@ -22,7 +22,16 @@ use runtime::Runtime;
 use store::{Outcome, Store, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
-use crate::{EventSink, control::Options, deadlines::Deadlines, limits::Limits, wakes::Wakes};
+use crate::{
+    EventSink,
+    control::{Options, Work},
+    deadlines::Deadlines,
+    flights::{Crew, Flights},
+    limits::Limits,
+    registries::{Pins, Waiting},
+    sandbox::{Command, Ran},
+    wakes::Wakes,
+};
 
 /// Says when sandboxes were last used.
 #[async_trait]
@@ -148,6 +157,12 @@ pub struct World {
     pub(crate) limits: Limits,
     /// How long waking takes.
     pub(crate) wakes: Wakes,
+    /// Commands that run inside sandboxes before they are ready.
+    pub(crate) commands: Flights<Command, Ran>,
+    /// The images of claims.
+    pub(crate) pins: Pins,
+    /// Turns that wait for a registry.
+    pub(crate) waiting: Waiting,
     /// When the history was last looked through.
     swept_history: Mutex<Option<Duration>>,
 }
@@ -175,6 +190,7 @@ impl World {
         options: Options,
         desk: Arc<Desk>,
         plugins: Plugins,
+        crew: Crew,
     ) -> Self {
         let deadlines = Deadlines::new(Arc::clone(&ports.clock));
         Self {
@@ -193,6 +209,9 @@ impl World {
             windows: Mutex::default(),
             plugins,
             limits: Limits::default(),
+            commands: Flights::new(crew.clone(), Work::Sandbox),
+            pins: Pins::new(crew),
+            waiting: Waiting::default(),
             swept_history: Mutex::default(),
         }
     }
@@ -321,6 +340,8 @@ impl World {
         self.floors.lock().remove(key);
         self.tickets.lock().remove(key);
         self.limits.forget(key);
+        self.commands.forget(key);
+        self.pins.forget(key);
         self.deadlines.forget(key);
     }
 

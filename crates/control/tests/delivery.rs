@@ -10,13 +10,13 @@ use std::{sync::Arc, time::Duration};
 use control::{Builder, Control};
 use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::{
-    Digest, Key, Metadata, Name, Namespace, Sandbox, SandboxClaim, SandboxPool, SandboxTemplate,
-    Spec as _, StringMap,
+    Digest, Epoch, Key, Metadata, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool,
+    SandboxTemplate, Spec as _, StringMap,
     claim::{ClaimPhase, ClaimSpec},
     hook::Hook,
     lifecycle::Phase,
     pool::{PoolSpec, RecyclePolicy},
-    sandbox::SandboxSpec,
+    sandbox::{Owner, SandboxSpec},
     template::TemplateSpec,
 };
 use plan::claim::{Ending, released};
@@ -216,4 +216,133 @@ async fn a_delivery_that_never_was_ready_is_forgotten_with_its_lease_and_replace
     let next = world.member().await;
     assert_ne!(next.uid(), idle.uid());
     assert_eq!(next.status.phase, Phase::Idle, "the pool is filled again");
+}
+
+/// Beyond the number of workers.
+const MANY: usize = 40;
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_wait_for_a_registry_keep_nobody_else_waiting() {
+    let world = World::start().await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Pin => CallFault::Slow(Duration::from_secs(110)),
+        _ => CallFault::None,
+    });
+    for number in 0..MANY {
+        let spec = ClaimSpec {
+            images: images("slow.example/name"),
+            timeout_seconds: 600,
+            ..ClaimSpec::new(name("pool"))
+        };
+        let meta = Metadata::new(Some(team()), name(&format!("slow{number}")));
+        let claim = SandboxClaim::new(meta, spec);
+        world.store.create_object(&claim).await.unwrap();
+    }
+    let other = world.claim("other", StringMap::new()).await;
+    assert_eq!(&*other.status.reason, "Bound");
+    world.release().await;
+    tokio::time::sleep(Duration::from_secs(110)).await;
+    let member = world.member().await;
+    assert_eq!(
+        member.spec.images.get("main"),
+        Some("slow.example/name"),
+        "who waited for the registry is served"
+    );
+}
+
+/// A sandbox of its own, made from the template unless it names an image.
+async fn own(world: &World, called: &str, image: Option<&str>) -> Sandbox {
+    let spec = SandboxSpec {
+        template: image.is_none().then(|| name("full")),
+        images: image.map(images).unwrap_or_default(),
+        owner: Some(Owner {
+            team: team(),
+            user: None,
+            key: None,
+        }),
+        sandbox_id: Some(SandboxId::new(called).unwrap()),
+        epoch: Epoch(1),
+        ..SandboxSpec::default()
+    };
+    let sandbox = Sandbox::new(Metadata::new(Some(team()), name(called)), spec);
+    world.store.create_object(&sandbox).await.unwrap()
+}
+
+async fn now(world: &World, sandbox: &Sandbox) -> Sandbox {
+    world.store.find(&sandbox.key()).await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_whose_commands_take_long_keep_nobody_else_waiting() {
+    for slow in [Call::Hooks, Call::Boot] {
+        let world = World::start().await;
+        let long = Duration::from_millis(60_500);
+        world.runtime.on_call(move |call, _| match call {
+            call if call == slow => CallFault::Slow(long),
+            _ => CallFault::None,
+        });
+        let mut waiting = Vec::new();
+        for number in 0..MANY {
+            waiting.push(own(&world, &format!("slow{number}"), None).await);
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let quick = own(&world, "quick", Some("base")).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(now(&world, &quick).await.status.phase, Phase::Running);
+        for sandbox in &waiting {
+            let phase = now(&world, sandbox).await.status.phase;
+            assert_eq!(phase, Phase::Starting, "{slow:?}");
+        }
+        // Their end is heard of at once, not at the next look.
+        tokio::time::sleep(Duration::from_millis(54_900)).await;
+        for sandbox in &waiting {
+            let phase = now(&world, sandbox).await.status.phase;
+            assert_eq!(phase, Phase::Running, "{slow:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_whose_template_goes_before_its_hooks_were_run_is_not_handed_out() {
+    let world = World::start().await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Boot => CallFault::Slow(Duration::from_secs(5)),
+        _ => CallFault::None,
+    });
+    let sandbox = own(&world, "late", None).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let key = Key {
+        kind: TemplateSpec::KIND,
+        namespace: None,
+        name: name("full"),
+    };
+    let template: SandboxTemplate = world.store.find(&key).await.unwrap().unwrap();
+    world.store.delete_object(&template).await.unwrap();
+    world.settle().await;
+    let failed = now(&world, &sandbox).await;
+    assert_eq!(failed.status.phase, Phase::Failed);
+    let why = failed.status.last_operation.unwrap().error.unwrap();
+    assert!(why.contains("template full does not exist"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_that_is_emptied_takes_no_hook_from_a_delivery_that_has_begun() {
+    let world = World::start().await;
+    world.runtime.on_call(|call, _| match call {
+        Call::Boot => CallFault::Slow(Duration::from_secs(30)),
+        _ => CallFault::None,
+    });
+    world.claim("begun", StringMap::new()).await;
+    let key = Key {
+        kind: TemplateSpec::KIND,
+        namespace: None,
+        name: name("full"),
+    };
+    let mut template: SandboxTemplate = world.store.find(&key).await.unwrap().unwrap();
+    template.spec.hooks = Vec::new();
+    world.store.update_spec(&template).await.unwrap();
+    world.settle().await;
+    let member = world.member().await;
+    assert_eq!(member.status.phase, Phase::Running);
+    assert_eq!(world.inside(&member).hooks, 1);
 }

@@ -13,7 +13,7 @@ use model::{
     validate::{Problems, Rules as _},
 };
 use plan::{
-    claim::{Delivery, claimed, delivered_images},
+    claim::{Delivery, claimed, delivered_hooks, delivered_images},
     snapshot::MAIN_CONTAINER,
 };
 
@@ -297,7 +297,7 @@ impl Order {
         let delivery = Delivery {
             env: self.env.clone(),
             images: delivered_images(pool, self.meant.found.as_deref(), &asked),
-            hooks: pool.hooks.clone(),
+            hooks: delivered_hooks(pool, self.meant.found.as_deref()),
             metadata: self.metadata.clone(),
             timeouts: self.timeouts(end_at),
             network: self.network.clone(),

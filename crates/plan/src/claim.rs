@@ -7,7 +7,7 @@
 use model::{
     Name, Sandbox, SandboxClaim, SandboxId, SandboxTemplate, StringMap, Timestamp, Uid,
     claim::{ClaimPhase, ClaimStatus},
-    hook::Hook,
+    hook::{Hook, merged},
     lifecycle::{Request, Standing, Verdict, admit},
     pool::PoolSpec,
     sandbox::{
@@ -157,7 +157,7 @@ pub struct Delivery {
     pub env: StringMap,
     /// Its images, where they differ from those that the pool's members idle on.
     pub images: StringMap,
-    /// Its pool's hooks.
+    /// Its hooks.
     pub hooks: Vec<Hook>,
     /// Its metadata.
     pub metadata: StringMap,
@@ -206,6 +206,14 @@ pub fn delivered_images(
         images.insert(MAIN_CONTAINER, template.spec.image.clone());
     }
     images
+}
+
+/// The hooks of a delivery as they are when it is written: a template that changes or goes while they
+/// are run takes none away.
+#[must_use]
+pub fn delivered_hooks(pool: &PoolSpec, template: Option<&SandboxTemplate>) -> Vec<Hook> {
+    let of_template = template.map_or(&[][..], |template| &template.spec.hooks);
+    merged(of_template, &pool.hooks)
 }
 
 /// How long a delivery has to be ready where neither it nor its pool says so.

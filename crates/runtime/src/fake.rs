@@ -46,6 +46,8 @@ pub enum Call {
     Thaw,
     /// [`Runtime::swap_images`]
     Swap,
+    /// [`Runtime::pin`]
+    Pin,
     /// [`Runtime::set_network`]
     Network,
     /// [`Runtime::capture`]
@@ -401,6 +403,7 @@ impl World {
             | Call::Freeze
             | Call::Thaw
             | Call::Swap
+            | Call::Pin
             | Call::Network
             | Call::Capture
             | Call::Publish
@@ -718,6 +721,7 @@ impl Runtime for FakeRuntime {
     }
 
     async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+        self.look(Call::Pin, None).await?;
         is_there(&[("main", image)].into_iter().collect())?;
         Ok(image.into())
     }
