@@ -110,25 +110,33 @@ impl Kind {
     }
 }
 
-/// How fresh sandboxes look, by kind.
+/// How fresh sandboxes look, by kind; the kind that was last needed is last.
 #[derive(Debug, Default)]
 pub(crate) struct Looks(Mutex<Vec<(Kind, Arc<Look>)>>);
 
-/// More kinds than this are not remembered: members of their pools are not used twice.
+/// More kinds than this are not remembered: the one that nobody needed for longest is forgotten, and
+/// its members are not used twice until a fresh one was seen again.
 const MOST_KINDS: usize = 1_000;
 
 impl Looks {
     fn find(&self, kind: &Kind) -> Option<Arc<Look>> {
-        let known = self.0.lock();
-        let (_, look) = known.iter().find(|(known, _)| known == kind)?;
-        Some(Arc::clone(look))
+        let mut known = self.0.lock();
+        let at = known.iter().position(|(known, _)| known == kind)?;
+        let found = known.remove(at);
+        let look = Arc::clone(&found.1);
+        known.push(found);
+        Some(look)
     }
 
     fn learn(&self, kind: Kind, look: Look) {
         let mut known = self.0.lock();
-        if known.len() < MOST_KINDS && !known.iter().any(|(there, _)| *there == kind) {
-            known.push((kind, Arc::new(look)));
+        if known.iter().any(|(there, _)| *there == kind) {
+            return;
         }
+        if known.len() >= MOST_KINDS {
+            known.remove(0);
+        }
+        known.push((kind, Arc::new(look)));
     }
 }
 
@@ -542,4 +550,35 @@ fn attributes(path: &Path) -> String {
     let length = rustix::fs::llistxattr(path, &mut names).unwrap_or_default();
     names.truncate(length);
     names.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(number: usize) -> Kind {
+        let image = number.to_string();
+        Kind {
+            origin: None,
+            images: [("main", image.as_str())].into_iter().collect(),
+            resources: None,
+            network: None,
+            class: RuntimeClass::default(),
+            sudo: false,
+        }
+    }
+
+    #[test]
+    fn the_kind_that_nobody_needed_for_longest_makes_room_for_a_new_one() {
+        let looks = Looks::default();
+        for number in 0..MOST_KINDS {
+            looks.learn(kind(number), Look::default());
+        }
+        assert!(looks.find(&kind(0)).is_some());
+        looks.learn(kind(MOST_KINDS), Look::default());
+        assert!(looks.find(&kind(MOST_KINDS)).is_some(), "the new one");
+        assert!(looks.find(&kind(0)).is_some(), "needed a moment ago");
+        assert!(looks.find(&kind(1)).is_none());
+        assert!(looks.find(&kind(2)).is_some());
+    }
 }

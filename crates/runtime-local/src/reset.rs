@@ -64,6 +64,9 @@ impl Engine {
     ) -> Result<Facts> {
         let uid = fence.uid;
         let place = self.place(uid);
+        // What still runs for the old container must not go on in the new one.
+        self.hooks.forget(uid);
+        self.boots.forget(uid);
         workload.record.stage = Stage::Restarting;
         place.write_record(&workload.record, false)?;
         if let Some(seen) = slot.seen.lock().as_mut() {
