@@ -4,44 +4,48 @@
 //! run too.
 
 use model::{Sandbox, SandboxPool, Spec as _, pool::PoolSpec, sandbox::SandboxSpec};
-use plugins::{Creation, Purpose};
+use plugins::{Creation, Holds, Purpose};
 use store::{Change, Draft, Half, Record};
 
 use crate::{refusal::Refusal, resource_api::ResourceApi, served::Served};
 
-/// A client asks for an object.
+/// A client asks for an object. What plugins set aside for it is to be told when it is written.
 pub(crate) async fn before_create(
     api: &ResourceApi,
     draft: &Draft,
     served: Served,
-) -> Result<(), Refusal> {
+) -> Result<Holds, Refusal> {
     if api.plugins.is_empty() {
-        return Ok(());
+        return Ok(Holds::default());
     }
     let refused = |error| Refusal::plugin(served.about(draft.meta.name.as_str()), error);
     match draft.kind {
         PoolSpec::KIND => {
             let pool: SandboxPool = as_record(draft).decode()?;
-            api.plugins.before_pool_create(&pool).await.map_err(refused)
+            let asked = api.plugins.before_pool_create(&pool).await;
+            asked.map_err(refused)?;
+            Ok(Holds::default())
         }
         SandboxSpec::KIND => {
             let sandbox: Sandbox = as_record(draft).decode()?;
-            let Some(team) = &sandbox.metadata.namespace else {
-                return Ok(());
+            let owner = sandbox.spec.owner.as_ref().map(|owner| &owner.team);
+            let Some(team) = owner.or(sandbox.metadata.namespace.as_ref()) else {
+                return Ok(Holds::default());
             };
             let wanted = Creation {
-                purpose: Purpose::Request,
+                purpose: Purpose::Applied,
                 team,
                 spec: &sandbox.spec,
                 count: 1,
                 ids: sandbox.spec.sandbox_id.as_slice(),
             };
-            match api.plugins.before_create(&wanted).await.limited {
-                Some(limited) => Err(Refusal::limited(&limited)),
-                None => Ok(()),
+            let mut admitted = api.plugins.before_create(&wanted).await;
+            match &admitted.limited {
+                Some(limited) => Err(Refusal::limited(limited)),
+                None => Ok(admitted.next_holds()),
             }
         }
-        _ => Ok(()),
+        _ => Ok(Holds::default()),
     }
 }
 

@@ -15,10 +15,11 @@ use model::{
 use serde_json::Value;
 use store::{Query, Record, StoreExt as _};
 
-use crate::{refusal::Refusal, resource_api::ResourceApi};
+use crate::{refusal::Refusal, resource_api::ResourceApi, submission::Submission};
 
 /// The most warnings of an answer.
 const MOST: usize = 5;
+const FIELD: &str = "recentWarnings";
 
 /// The record with the latest warnings about it in its status.
 pub(crate) async fn attached(
@@ -45,10 +46,17 @@ pub(crate) async fn attached(
     let warnings: Vec<Warning> = events.into_iter().take(MOST).map(warning).collect();
     let broken = |_| Refusal::internal("the answer could not be written");
     let mut status: Value = serde_json::from_str(&record.status).map_err(broken)?;
-    status["recentWarnings"] = serde_json::to_value(&warnings).map_err(broken)?;
+    status[FIELD] = serde_json::to_value(&warnings).map_err(broken)?;
     let mut shown = Record::clone(&record);
     shown.status = status.to_string().into();
     Ok(Arc::new(shown))
+}
+
+/// Takes them off what a client sends back: they are looked up, never kept.
+pub(crate) fn take_off(submission: &mut Submission) {
+    if let Some(Value::Object(status)) = &mut submission.status {
+        status.remove(FIELD);
+    }
 }
 
 fn warning(event: Event) -> Warning {

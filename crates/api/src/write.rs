@@ -26,6 +26,7 @@ use crate::{
     resource_api::{Api, ResourceApi},
     served::Served,
     submission::{self, Submission},
+    warnings,
 };
 
 /// How often a taken generated name is drawn again.
@@ -146,7 +147,7 @@ async fn create_one(
             status: checked.status.into(),
             fields: checked.fields,
         };
-        gate::before_create(api, &draft, place.served).await?;
+        let holds = gate::before_create(api, &draft, place.served).await?;
         let result = if options.dry_run {
             let current = api.store.get(&key).await?;
             let uid = Uid::from_random(api.entropy.u128());
@@ -155,7 +156,12 @@ async fn create_one(
             api.store.create(draft).await
         };
         match result.map_err(Refusal::from) {
-            Ok(record) => return Ok(Written { record, warnings }),
+            Ok(record) => {
+                if !options.dry_run {
+                    holds.written(record.version());
+                }
+                return Ok(Written { record, warnings });
+            }
             Err(refusal) if refusal.is_taken() && prefix.is_some() && attempt < NAME_ATTEMPTS => {
                 attempt += 1;
             }
@@ -263,9 +269,11 @@ impl Update {
                 self.info
                     .check_replacement(stored, metadata, &spec, self.omission)
             }
-            Part::Status => self
-                .info
-                .check_status(stored, &submission.status_text(served)?),
+            Part::Status => {
+                warnings::take_off(&mut submission);
+                self.info
+                    .check_status(stored, &submission.status_text(served)?)
+            }
         }
         .map_err(|e| submission::misfit(&key, e))?;
         let warnings = passes(

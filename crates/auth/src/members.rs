@@ -1,8 +1,8 @@
-//! The quotas of a team, as a plugin that pools and declarative claims ask.
+//! The quotas of a team, as a plugin that pools, declarative claims and the resource API ask.
 //!
-//! A request to an API reserves by itself, with the key it came with. A declarative claim has no
-//! key: here its team's quotas decide, by the same ledger and with the same reservations, so that
-//! of two who ask for the last one only one gets it.
+//! A request to the E2B API reserves by itself, with the key it came with. A declarative claim and
+//! a sandbox that is applied have no key: here their team's quotas decide, by the same ledger and
+//! with the same reservations, so that of two who ask for the last one only one gets it.
 //!
 //! A member that waits in a pool has no owner and counts for nobody yet. But one that its team could
 //! not claim is made for nothing: so no more of them are made than the team may still have.
@@ -55,7 +55,7 @@ impl TeamQuota {
         }
     }
 
-    fn claim(&self, account: &Account, wanted: &Creation<'_>) -> Admission {
+    fn reserve(&self, account: &Account, wanted: &Creation<'_>) -> Admission {
         let mut answer = Admission::all(wanted);
         for id in wanted.ids {
             match self.ledger.reserve(account, id, wanted.spec) {
@@ -93,13 +93,13 @@ impl Plugin for TeamQuota {
         }
         match wanted.purpose {
             Purpose::Member { .. } => self.members(&account, wanted),
-            Purpose::Claim { .. } => self.claim(&account, wanted),
+            Purpose::Claim { .. } | Purpose::Applied => self.reserve(&account, wanted),
             Purpose::Request => Admission::all(wanted),
         }
     }
 }
 
-/// What the ledger holds for a member that is being claimed.
+/// What the ledger holds for a sandbox that is about to be its owner's.
 #[derive(Debug)]
 struct Reserved(Reservation);
 

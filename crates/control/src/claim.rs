@@ -9,8 +9,7 @@ use claims::{
     claim::{Tried, attempt},
 };
 use model::{
-    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, Spec as _, StringMap,
-    Timestamp,
+    Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, Spec as _, StringMap, Timestamp,
     claim::ClaimPhase,
     pool::PoolSpec,
     sandbox::{Lease, Owner, StopReason},
@@ -129,13 +128,13 @@ async fn admission(
         return (0, None);
     }
     let pool = Key::namespaced(PoolSpec::KIND, namespace.clone(), claim.spec.pool.clone());
-    let pool = world.caches.pools.find(&pool);
-    // What a member of it is; there is none to take from a pool that does not exist.
-    let template = |pool: &SandboxPool| recipe::template_named(world, &pool.spec.template);
-    let spec = pool
-        .as_deref()
-        .map(|pool| pool::member_spec(pool, template(pool).as_deref()))
-        .unwrap_or_default();
+    let Some(pool) = world.caches.pools.find(&pool) else {
+        // Nobody knows what a member would be. It stands in line, and asks when there is a pool.
+        world.limits.forget(&claim.key());
+        return (missing, None);
+    };
+    let template = recipe::template_named(world, &pool.spec.template);
+    let spec = pool::member_spec(&pool, template.as_deref());
     limits::for_claim(world, claim, namespace, &spec, missing).await
 }
 
@@ -251,19 +250,28 @@ async fn take_one(
     });
     while let Some(member) = ticket.offer() {
         let now = world.now();
-        let Some((id, holds)) = world.limits.next_held(&key) else {
-            return Ok(None);
+        let Some(held) = world.limits.next_held(&key) else {
+            // There was no pool when plugins were to be asked, and there is one now.
+            return Err(Done::Retry);
         };
-        let delivery = delivery(world, (namespace, &pool), claim, images, id.clone(), now);
+        // A member is what its pool said when it was made, and that is what it counts for.
+        let held = match held.is_for(&member) {
+            true => held,
+            false => limits::for_offered(world, claim, namespace, held, &member)
+                .await
+                .ok_or(Done::Again)?,
+        };
+        let id = held.id.clone();
+        let delivery = delivery(world, (namespace, &pool), claim, images, id, now);
         let tried = attempt(&*world.ports.store, &ticket, &member, |member| {
             claimed(member, &delivery, now)
         });
         match tried.await {
             Ok(Tried::Claimed(sandbox)) => {
-                holds.written(sandbox.version());
+                held.written(sandbox.version());
                 return Ok(Some(sandbox.version()));
             }
-            Ok(Tried::Lost) => world.limits.keep(&key, id, holds),
+            Ok(Tried::Lost) => world.limits.keep(&key, held),
             Err(ClaimError::Store(error) | ClaimError::Doubtful { source: error, .. }) => {
                 return Err(lost(&member.key(), &error));
             }

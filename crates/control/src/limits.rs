@@ -5,7 +5,8 @@
 //! what is wanted is worth asking at once.
 //!
 //! What plugins set aside for a claim is held while the claim waits for members, as it is for a
-//! request. All of this is in memory: a new loop asks anew.
+//! request. It is for what a member of the pool is now; a member that was made otherwise is asked
+//! for anew when it is offered. All of this is in memory: a new loop asks anew.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,8 +14,9 @@ use std::{
 };
 
 use model::{
-    Generation, Key, Namespace, SandboxClaim, SandboxId, SandboxPool, event::Severity,
-    sandbox::SandboxSpec,
+    Generation, Key, Name, Namespace, Sandbox, SandboxClaim, SandboxId, SandboxPool, Version,
+    event::Severity,
+    sandbox::{Resources, SandboxSpec},
 };
 use parking_lot::Mutex;
 use plan::Note;
@@ -26,7 +28,44 @@ use crate::{events::about, world::World};
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     said: Mutex<BTreeMap<Key, Said>>,
-    held: Mutex<BTreeMap<Key, VecDeque<(SandboxId, Holds)>>>,
+    held: Mutex<BTreeMap<Key, VecDeque<Held>>>,
+}
+
+/// What was set aside for one member of a claim.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The id that it will have.
+    pub(crate) id: SandboxId,
+    size: Size,
+    holds: Holds,
+}
+
+/// What says how large a sandbox is.
+#[derive(Debug, PartialEq, Eq)]
+struct Size {
+    template: Option<Name>,
+    resources: Option<Resources>,
+}
+
+impl Size {
+    fn of(spec: &SandboxSpec) -> Self {
+        Self {
+            template: spec.template.clone(),
+            resources: spec.resources,
+        }
+    }
+}
+
+impl Held {
+    /// Whether it was set aside for a member like this one.
+    pub(crate) fn is_for(&self, member: &Sandbox) -> bool {
+        self.size == Size::of(&member.spec)
+    }
+
+    /// The member was written, at this version.
+    pub(crate) fn written(self, version: Version) {
+        self.holds.written(version);
+    }
 }
 
 #[derive(Debug)]
@@ -53,17 +92,15 @@ impl Limits {
         self.held.lock().remove(key);
     }
 
-    /// What was set aside for the next member of a claim, and the id it will have.
-    pub(crate) fn next_held(&self, claim: &Key) -> Option<(SandboxId, Holds)> {
+    /// What was set aside for the next member of a claim.
+    pub(crate) fn next_held(&self, claim: &Key) -> Option<Held> {
         self.held.lock().get_mut(claim)?.pop_front()
     }
 
     /// Keeps what was not used.
-    pub(crate) fn keep(&self, claim: &Key, id: SandboxId, holds: Holds) {
+    pub(crate) fn keep(&self, claim: &Key, unused: Held) {
         let mut held = self.held.lock();
-        held.entry(claim.clone())
-            .or_default()
-            .push_front((id, holds));
+        held.entry(claim.clone()).or_default().push_front(unused);
     }
 
     fn remembered(&self, key: &Key, generation: Generation, now: Duration) -> Option<Partly> {
@@ -77,8 +114,9 @@ impl Limits {
         })
     }
 
+    /// `now` is when it was said: an answer may take its time.
     fn remember(&self, key: &Key, generation: Generation, limited: Limited, now: Duration) {
-        let until = now + limited.retry_after;
+        let until = now.saturating_add(limited.retry_after);
         let said = Said {
             until,
             generation,
@@ -88,47 +126,72 @@ impl Limits {
     }
 }
 
-/// Asks for new members of a pool, or for none. `None` means that all are admitted.
+/// What is admitted of the new members of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct NewMembers {
+    /// Who admits only some, if not all are admitted.
+    pub(crate) partly: Option<Partly>,
+    /// What was set aside, for each of those that are.
+    pub(crate) holds: VecDeque<Holds>,
+}
+
+impl NewMembers {
+    fn only(partly: Option<Partly>) -> Self {
+        Self {
+            partly,
+            holds: VecDeque::new(),
+        }
+    }
+}
+
+/// Asks for new members of a pool, or for none.
 pub(crate) async fn for_members(
     world: &World,
     pool: &SandboxPool,
     spec: &SandboxSpec,
     wanted: Option<u32>,
     settled: bool,
-) -> Option<Partly> {
+) -> NewMembers {
     let (key, generation) = (pool.key(), pool.metadata.generation);
     let now = world.ports.clock.monotonic();
     let known = world.limits.remembered(&key, generation, now);
     let Some(count) = wanted else {
         if settled {
             world.limits.forget(&key);
-            return None;
+            return NewMembers::default();
         }
-        return known;
+        return NewMembers::only(known);
+    };
+    let Some(team) = &pool.metadata.namespace else {
+        return NewMembers::default();
     };
     if known.is_some() || world.plugins.is_empty() {
-        return known;
+        return NewMembers::only(known);
     }
     let creation = Creation {
         purpose: Purpose::Member {
             pool: &pool.metadata.name,
         },
-        team: pool.metadata.namespace.as_ref()?,
+        team,
         spec,
         count,
         ids: &[],
     };
-    let admitted = world.plugins.before_create(&creation).await;
-    let limited = admitted.limited?;
-    tell(world, about(pool), &limited);
-    world
-        .limits
-        .remember(&key, generation, limited.clone(), now);
-    Some(Partly {
-        admitted: admitted.count,
-        left: limited.retry_after,
-        limited,
-    })
+    let mut admitted = world.plugins.before_create(&creation).await;
+    let holds = (0..admitted.count).map(|_| admitted.next_holds()).collect();
+    let partly = admitted.limited.take().map(|limited| {
+        tell(world, about(pool), &limited);
+        let now = world.ports.clock.monotonic();
+        world
+            .limits
+            .remember(&key, generation, limited.clone(), now);
+        Partly {
+            admitted: admitted.count,
+            left: limited.retry_after,
+            limited,
+        }
+    });
+    NewMembers { partly, holds }
 }
 
 /// Asks for members of a claim. Answers how many it may take now, and who admits no more.
@@ -169,12 +232,17 @@ pub(crate) async fn for_claim(
         let mut all = world.limits.held.lock();
         let held = all.entry(key.clone()).or_default();
         for id in ids.into_iter().take(admitted.count as usize) {
-            held.push_back((id, admitted.next_holds()));
+            held.push_back(Held {
+                id,
+                size: Size::of(spec),
+                holds: admitted.next_holds(),
+            });
         }
     }
     let ready = held + admitted.count;
     let partly = admitted.limited.take().map(|limited| {
         tell(world, about(claim), &limited);
+        let now = world.ports.clock.monotonic();
         world
             .limits
             .remember(&key, generation, limited.clone(), now);
@@ -185,6 +253,44 @@ pub(crate) async fn for_claim(
         }
     });
     (ready, partly)
+}
+
+/// Asks for the member that a claim is offered, which is not what was set aside. If it is not
+/// admitted, nothing that was set aside is of use until it is worth asking again.
+pub(crate) async fn for_offered(
+    world: &World,
+    claim: &SandboxClaim,
+    team: &Namespace,
+    other: Held,
+    member: &Sandbox,
+) -> Option<Held> {
+    let (key, generation) = (claim.key(), claim.metadata.generation);
+    let Held { id, holds, .. } = other;
+    // First, so that it does not stand in the way of what takes its place.
+    drop(holds);
+    let creation = Creation {
+        purpose: Purpose::Claim {
+            claim: &claim.metadata.name,
+            pool: &claim.spec.pool,
+        },
+        team,
+        spec: &member.spec,
+        count: 1,
+        ids: std::slice::from_ref(&id),
+    };
+    let mut admitted = world.plugins.before_create(&creation).await;
+    let Some(limited) = admitted.limited.take() else {
+        return Some(Held {
+            id,
+            size: Size::of(&member.spec),
+            holds: admitted.next_holds(),
+        });
+    };
+    tell(world, about(claim), &limited);
+    world.limits.held.lock().remove(&key);
+    let now = world.ports.clock.monotonic();
+    world.limits.remember(&key, generation, limited, now);
+    None
 }
 
 fn with(known: Partly, admitted: u32) -> Partly {

@@ -1,6 +1,6 @@
 //! Drives one pool: makes and removes members, and says how it stands.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cache::SandboxIndex;
 use model::{
@@ -19,6 +19,7 @@ use plan::{
     pool::{Due, Member, Step, View, inherited, plan_pool, replace_after},
     snapshot::MAIN_CONTAINER,
 };
+use plugins::Holds;
 use store::{Outcome, Precondition, StoreError, StoreExt as _};
 
 use crate::{
@@ -65,8 +66,8 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
         _ => None,
     });
     let spec = member_spec(&pool, template.as_deref());
-    let partly = limits::for_members(world, &pool, &spec, wanted, unseen == (0, 0)).await;
-    if let Some(partly) = &partly {
+    let mut admitted = limits::for_members(world, &pool, &spec, wanted, unseen == (0, 0)).await;
+    if let Some(partly) = &admitted.partly {
         next.look(partly.left);
         let limit = Limit {
             admitted: partly.admitted,
@@ -80,7 +81,8 @@ pub(crate) async fn drive(world: &World, key: &Key) -> Done {
     }
     tracing::trace!(%key, steps = plan.steps.len(), why = %plan.why, "pool");
     for step in plan.steps {
-        if let Err(done) = perform(world, &pool, template.as_deref(), &revision, step).await {
+        let made_as = (template.as_deref(), &*revision);
+        if let Err(done) = perform(world, &pool, made_as, step, &mut admitted.holds).await {
             return done;
         }
     }
@@ -171,9 +173,9 @@ fn due(world: &World, pool: &SandboxPool, next: &mut Soonest) -> Due {
 async fn perform(
     world: &World,
     pool: &SandboxPool,
-    template: Option<&SandboxTemplate>,
-    revision: &str,
+    made_as: (Option<&SandboxTemplate>, &str),
     step: Step,
+    holds: &mut VecDeque<Holds>,
 ) -> Result<(), Done> {
     match step {
         Step::AddFinalizer => {
@@ -200,7 +202,8 @@ async fn perform(
         }
         Step::Create(count) => {
             for _ in 0..count {
-                create_member(world, pool, template, revision).await?;
+                let holds = holds.pop_front().unwrap_or_default();
+                create_member(world, pool, made_as, holds).await?;
             }
             Ok(())
         }
@@ -235,8 +238,8 @@ async fn let_go(world: &World, pool: &SandboxPool, member: Member) -> Result<(),
 async fn create_member(
     world: &World,
     pool: &SandboxPool,
-    template: Option<&SandboxTemplate>,
-    revision: &str,
+    (template, revision): (Option<&SandboxTemplate>, &str),
+    holds: Holds,
 ) -> Result<(), Done> {
     let member = new_member(world, pool, template, revision);
     let name = member.metadata.name.clone();
@@ -254,7 +257,10 @@ async fn create_member(
         created = world.ports.store.create_object(&member).await;
     }
     match created {
-        Ok(created) => world.wrote(&pool.key(), created.version()),
+        Ok(created) => {
+            holds.written(created.version());
+            world.wrote(&pool.key(), created.version());
+        }
         Err(StoreError::AlreadyExists(_)) => {}
         Err(StoreError::Unavailable {
             outcome: Outcome::Unknown,

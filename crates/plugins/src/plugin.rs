@@ -89,8 +89,10 @@ pub enum Purpose<'a> {
         /// The pool.
         pool: &'a Name,
     },
-    /// For a client that waits for the answer. The API has seen to its quotas by itself.
+    /// For a client that waits for the answer. The API sees to its quotas by itself.
     Request,
+    /// For a client of the resource API, which sees to no quotas.
+    Applied,
 }
 
 /// How many of what is wanted may be made now.

@@ -12,6 +12,8 @@ use crate::{Admission, Creation, Hold, Plugin, Refusal};
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// However eager a plugin is, nobody asks more often.
 const LEAST_RETRY: Duration = Duration::from_secs(1);
+/// However patient a plugin is, it is asked again after this.
+const MOST_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The plugins of a server, in the order in which they are asked.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +94,7 @@ impl Plugins {
             all.limited = Some(Limited {
                 by: plugin.name(),
                 why: answer.why,
-                retry_after: answer.retry_after.max(patience),
+                retry_after: answer.retry_after.min(MOST_RETRY).max(patience),
             });
             all.count = answer.admitted;
             // What was set aside for the others is given back.

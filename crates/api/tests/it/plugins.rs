@@ -1,11 +1,14 @@
 //! What plugins refuse, as clients see it, and what a request for one object says of its troubles.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use ::plugins::{Admission, Creation, Plugin, Plugins, Refusal};
+use ::plugins::{Admission, Creation, Hold, Plugin, Plugins, Purpose, Refusal};
 use async_trait::async_trait;
 use model::{
-    Sandbox, SandboxPool, Timestamp,
+    Sandbox, SandboxPool, Timestamp, Version,
     event::{ABOUT_LABEL, About, Event, EventSpec, Severity},
     validate::{Cause, Problem},
 };
@@ -34,7 +37,7 @@ impl Plugin for ByName {
                 reason: "too many".into(),
                 remedy: "use fewer".into(),
             })),
-            "banned" => Err(Refusal::Forbidden("ask Ada first".into())),
+            "banned" => Err(Refusal::Forbidden("ask the owner first".into())),
             "early" => Err(Refusal::NotNow {
                 why: "at night".into(),
                 retry_after: Duration::from_secs(90),
@@ -84,7 +87,7 @@ async fn a_plugin_refuses_pools_and_sandboxes_by_name_and_reason() {
     assert_eq!(wrong.blames(), ["spec.max"]);
     assert!(wrong.text.contains("by-name"), "{}", wrong.text);
     let banned = create("banned").await.refused(403, "Forbidden");
-    assert!(banned.text.contains("by-name: ask Ada first"));
+    assert!(banned.text.contains("by-name: ask the owner first"));
     let early = create("early").await.refused(429, "TooManyRequests");
     assert_eq!(early.headers["retry-after"], "90");
     let kept = pool("kept", json!({"keep": "yes"}), 2);
@@ -151,6 +154,10 @@ async fn a_request_for_one_object_brings_its_latest_warnings_and_a_list_brings_n
     let listed = server.get(SANDBOXES).await.expect(200).json();
     assert!(listed["items"][0]["status"]["recentWarnings"].is_null());
     // What was read can be sent back as it is, and is not kept.
+    let status = format!("{path}/status");
+    let got = server.put(&status, &got).await.expect(200).json();
+    assert!(got["status"]["recentWarnings"].is_null());
+    let got = server.get(&path).await.expect(200).json();
     server.put(&path, &got).await.expect(200);
     let key = model::Key::namespaced(
         model::KindName("Sandbox"),
@@ -159,4 +166,60 @@ async fn a_request_for_one_object_brings_its_latest_warnings_and_a_list_brings_n
     );
     let found: Option<Sandbox> = server.store.find(&key).await.unwrap();
     assert!(found.unwrap().status.recent_warnings.is_empty());
+}
+
+/// Sets something aside for each sandbox, and writes down what became of it.
+#[derive(Debug, Default)]
+struct Shelf(Arc<Mutex<Vec<String>>>);
+
+#[derive(Debug)]
+struct Set {
+    log: Arc<Mutex<Vec<String>>>,
+    end: String,
+}
+
+impl Hold for Set {
+    fn written(mut self: Box<Self>, version: Version) {
+        self.end = format!("written at {version}");
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.log.lock().unwrap().push(std::mem::take(&mut self.end));
+    }
+}
+
+#[async_trait]
+impl Plugin for Shelf {
+    fn name(&self) -> &'static str {
+        "shelf"
+    }
+
+    async fn before_create(&self, wanted: &Creation<'_>) -> Admission {
+        assert_eq!((wanted.purpose, wanted.ids.len()), (Purpose::Applied, 1));
+        let mut answer = Admission::all(wanted);
+        answer.holds.push(Box::new(Set {
+            log: Arc::clone(&self.0),
+            end: "given back".into(),
+        }));
+        answer
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_aside_is_kept_until_the_sandbox_is_written() {
+    let shelf = Arc::new(Shelf::default());
+    let log = || std::mem::take(&mut *shelf.0.lock().unwrap());
+    let server = Server::with_plugins(Plugins::new(vec![Arc::clone(&shelf) as Arc<dyn Plugin>]));
+    let body = sandbox("a", json!({}), json!({}));
+    let dry = format!("{SANDBOXES}?dryRun=All");
+    server.post(&dry, &body).await.expect(201);
+    assert_eq!(log(), ["given back"]);
+    let made = server.post(SANDBOXES, &body).await.expect(201).json();
+    let version = made["metadata"]["resourceVersion"].as_str().unwrap();
+    assert_eq!(log(), [format!("written at {version}")]);
+    let taken = server.post(SANDBOXES, &body).await;
+    taken.refused(409, "AlreadyExists");
+    assert_eq!(log(), ["given back"]);
 }

@@ -221,6 +221,45 @@ async fn a_claim_gets_what_is_left_and_keeps_others_from_having_it_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_applied_counts_for_its_team_from_before_it_is_written() {
+    let desk = Desk::new().await;
+    let account = desk.account("blue", sandboxes(1), Quotas::default()).await;
+    let plugin = desk.plugin().await;
+    let (blue, id) = (team("blue"), desk.id());
+    let sandbox = draft(&account, &id);
+    let wanted = Creation {
+        purpose: Purpose::Applied,
+        team: &blue,
+        spec: &sandbox.spec,
+        count: 1,
+        ids: std::slice::from_ref(&id),
+    };
+    let mut admission = plugin.before_create(&wanted).await;
+    assert_eq!((admission.admitted, admission.holds.len()), (1, 1));
+    desk.create(&account).await.unwrap_err();
+    let made = desk.world.memory.create_object(&sandbox).await.unwrap();
+    admission.holds.remove(0).written(made.version());
+    let other = [desk.id()];
+    let another = Creation {
+        ids: &other,
+        ..wanted
+    };
+    let refused = plugin.before_create(&another).await;
+    assert_eq!((refused.admitted, refused.holds.len()), (0, 0));
+    assert!(
+        refused.why.contains("may have 1 sandbox"),
+        "{}",
+        refused.why
+    );
+    // One that the E2B API makes was reserved with its key.
+    let request = Creation {
+        purpose: Purpose::Request,
+        ..another
+    };
+    assert_eq!(plugin.before_create(&request).await.admitted, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_has_a_quota_within_that_of_its_team() {
     let desk = Desk::new().await;
     let first = desk.account("blue", sandboxes(3), sandboxes(2)).await;
