@@ -1,7 +1,7 @@
 //! `dormouse serve`: puts the parts together, and takes them apart in order.
 //!
-//! Start: data directory (taken), ports (bound; whoever comes to those of users is told to come
-//! again), store (opened), identity, token and seal (made once), keys and control loop (synced),
+//! Start: data directory (taken), ports (bound; whoever comes to the HTTP ones of users is told to
+//! come again), store (opened), identity, token and seal (made once), keys and control loop (synced),
 //! gateway and E2B API (started), kubeconfig (written), then the first connection is accepted. Each
 //! step can refuse, and what it leaves behind then is nothing, or something that the next start uses
 //! as it is.
