@@ -191,6 +191,11 @@ impl Refusal {
             response
         } else {
             let mut body = Map::new();
+            // The agent would have said it, and says no more.
+            let about = match self {
+                Self::InvalidSignature | Self::ExpiredSignature => About::default(),
+                _ => about,
+            };
             if let Some(id) = about.id {
                 body.insert("sandboxId".into(), Value::from(id));
             }
