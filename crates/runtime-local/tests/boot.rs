@@ -9,7 +9,7 @@ mod support;
 
 use std::time::Duration;
 
-use model::{Epoch, template::RuntimeClass, workload::Secret};
+use model::{Epoch, hook::Hook, template::RuntimeClass, workload::Secret};
 use runtime::{
     Arming, Boot, BootFailure, Booting, Facts, Fence, Observed, Runtime as _, RuntimeError,
     WorkloadSpec,
@@ -223,4 +223,39 @@ async fn what_is_removed_while_it_comes_up_is_gone() {
         host.runtime().inspect(at.uid).await.unwrap(),
         Observed::Absent
     );
+}
+
+#[tokio::test]
+async fn hooks_of_an_old_container_do_not_go_on_in_the_new_one() {
+    let host = host();
+    let (first, second) = (fence(1, 1), fence(1, 2));
+    host.runtime().create(first, &spec()).await.unwrap();
+    host.runtime().arm(first, &owner()).await.unwrap();
+    let script = "echo again >> /tmp/tried; exit 1";
+    let hook = Hook {
+        required: true,
+        retries: 100,
+        ..Hook::exec("stubborn", &["/bin/sh", "-c", script])
+    };
+    let under_way = host.runtime().run_hooks(first, &[hook]).await.unwrap();
+    assert_eq!(under_way, Booting::UnderWay);
+    let inside = client(host.runtime(), first.uid);
+    let inside = inside.with_token(&"mine".into()).unwrap();
+    assert!(
+        sh(&inside, "cat /tmp/tried")
+            .await
+            .unwrap()
+            .contains("again")
+    );
+    host.runtime().reset(second, None).await.unwrap();
+    let next = Arming {
+        epoch: Epoch(2),
+        ..owner()
+    };
+    host.runtime().arm(second, &next).await.unwrap();
+    // Longer than it would have waited for its next try.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let seen = sh(&inside, "ls /tmp/tried 2>/dev/null || echo nothing").await;
+    assert_eq!(seen.unwrap(), "nothing\n");
+    host.runtime().delete(second).await.unwrap();
 }
