@@ -56,4 +56,4 @@ pub use record::{Build, Reason, State};
 pub use tags::Tagged;
 
 /// Annotation on sandboxes and snapshots that only a build needs: nobody sees them in lists.
-pub const ANNOTATION: &str = "dormouse.dev/build";
+pub const ANNOTATION: &str = model::sandbox::BUILD_ANNOTATION;

@@ -6,8 +6,10 @@
 use std::{cmp::Reverse, time::Duration};
 
 use model::{
-    Key, Metadata, Sandbox, SandboxRecord, Spec as _, Timestamp, record::RecordSpec,
-    sandbox::Resources, template::TemplateSpec,
+    Key, Metadata, Sandbox, SandboxRecord, Spec as _, Timestamp,
+    record::RecordSpec,
+    sandbox::{BUILD_ANNOTATION, Resources},
+    template::TemplateSpec,
 };
 use store::{Precondition, Query, StoreError, StoreExt as _};
 
@@ -55,7 +57,10 @@ pub(crate) async fn keep(
     };
     // Before it is durable that it is over: after a crash they hear of it twice, never not at all.
     world.plugins.on_release(sandbox).await;
-    let meta = Metadata::new(sandbox.metadata.namespace.clone(), name);
+    let mut meta = Metadata::new(sandbox.metadata.namespace.clone(), name);
+    if let Some(build) = sandbox.metadata.annotations.get(BUILD_ANNOTATION) {
+        meta.annotations.insert(BUILD_ANNOTATION, build);
+    }
     let record = SandboxRecord::new(meta, spec);
     match world.ports.store.create_object(&record).await {
         Ok(_) | Err(StoreError::AlreadyExists(_)) => Ok(()),

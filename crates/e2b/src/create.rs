@@ -11,7 +11,7 @@
 //! server dies before its client has heard leaves at most what its timeout, or for one without the
 //! time to be heard of, ends.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use auth::Caller;
 use cache::WaitError;
@@ -33,6 +33,7 @@ use crate::{
     route::{Answer, Call, Made, json},
     service::{Api, E2b},
     state::{State, state_of},
+    told::Telling,
     wire::NewSandbox,
 };
 
@@ -63,8 +64,7 @@ async fn create(call: Call, edition: Edition) -> Answer {
     let route = format!("{edition:?}");
     let token = Token::read(&call.headers, &route, &text)?;
     let repeatable = token.is_some();
-    let mut order = Order::read(&api, &caller, request, edition, token)?;
-    order.pin_image(&api).await?;
+    let order = Order::read(&api, &caller, request, edition, token)?;
     let (tell, hear) = oneshot::channel();
     let work = Arc::clone(&api);
     api.tasks
@@ -104,18 +104,18 @@ fn for_creates(refusal: Refusal, repeatable: bool) -> Refusal {
 
 type Tell = oneshot::Sender<Result<Arc<Sandbox>, Refusal>>;
 
-async fn run(api: &Api, caller: &Caller, order: Order, mut tell: Tell) {
+async fn run(api: &Api, caller: &Caller, mut order: Order, mut tell: Tell) {
     let team = &caller.team;
     let _turn = match &order.token {
         Some(token) => Some(api.queues.turn(team, token).await),
         None => None,
     };
     let deadline = Instant::now() + order.startup;
-    let found = find_or_place(api, caller, &order, deadline, tell.closed()).await;
+    let found = find_or_place(api, caller, &mut order, deadline, tell.closed()).await;
     let (mut placed, repeated) = match found {
         Ok(placed) => placed,
         Err(NotPlaced::Left) => {
-            tracing::info!("its client left while it waited for a member of a pool");
+            tracing::info!("its client left before anything was made");
             return;
         }
         Err(NotPlaced::Refused(refusal)) => {
@@ -172,13 +172,15 @@ pub(crate) struct Placed {
     fresh: bool,
     /// Who tells that it is ready, before its record does.
     expected: Option<Expected>,
+    /// What its team waits for until the cache shows it.
+    telling: Option<Telling>,
 }
 
 /// The sandbox of an earlier request with the same key, or a new one.
 async fn find_or_place(
     api: &E2b,
     caller: &Caller,
-    order: &Order,
+    order: &mut Order,
     deadline: Instant,
     left: impl Future<Output = ()>,
 ) -> Result<(Placed, bool), NotPlaced> {
@@ -203,9 +205,17 @@ async fn find_or_place(
                 // One that a server that has died since was making.
                 fresh: state_of(&known) == State::Creating,
                 expected: None,
+                telling: None,
             };
             return Ok((placed, true));
         }
+    }
+    let mut left = pin!(left);
+    // Not for what is there already: that goes on whether or not anybody can say what the name is.
+    tokio::select! {
+        biased;
+        pinned = order.pin_image(api) => pinned?,
+        () = &mut left => return Err(NotPlaced::Left),
     }
     let id = mint(api);
     let wanted = order.spec(api, &id);
@@ -276,6 +286,7 @@ async fn claim(
         since,
         fresh: true,
         expected: None,
+        telling: None,
     })
 }
 
@@ -339,6 +350,7 @@ pub(crate) async fn make(
             since,
             fresh: true,
             expected: None,
+            telling: None,
         });
     }
     Err(Refusal::too_many_conflicts())
@@ -444,7 +456,7 @@ impl Placed {
             biased;
             waited = api.until(&self.key, &self.id, self.version, deadline, judge) => waited,
             ready = told => {
-                api.told.add(&ready);
+                self.telling = api.told.add(&ready);
                 Ok(Start::Ready(ready))
             }
         };

@@ -4,7 +4,9 @@
 use std::{cmp::Reverse, fmt};
 
 use http::StatusCode;
-use model::{Name, Namespace, Spec as _, Timestamp, lifecycle::Phase, record::RecordSpec};
+use model::{
+    Metadata, Name, Namespace, Spec as _, Timestamp, lifecycle::Phase, record::RecordSpec,
+};
 use store::{Query as Listed, StoreExt as _};
 
 use crate::{
@@ -157,7 +159,7 @@ async fn ended(
                 return Ok(page);
             }
             listed.after = Some((Some(team.clone()), record.metadata.name.clone()));
-            if !filter.admits(&record.spec, at) {
+            if !filter.admits(&record.spec, at) || is_of_a_build(&record.metadata) {
                 continue;
             }
             page.records.push(record.spec);
@@ -209,6 +211,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// What was made for a build is nobody's to see.
+fn is_of_a_build(meta: &Metadata) -> bool {
+    meta.annotations.contains_key(build::ANNOTATION)
+}
+
 /// Those that live: the one that was claimed last first.
 fn live(api: &E2b, filter: &Filter, after: Option<&Place>) -> HistoryPage {
     let sandboxes = &api.caches.sandboxes;
@@ -219,7 +226,7 @@ fn live(api: &E2b, filter: &Filter, after: Option<&Place>) -> HistoryPage {
     let mut found: Vec<_> = all
         .iter()
         .filter(|s| !matches!(s.status.phase, Phase::Stopped | Phase::Failed))
-        .filter(|s| !s.metadata.is_deleting())
+        .filter(|s| !s.metadata.is_deleting() && !is_of_a_build(&s.metadata))
         .filter_map(|s| {
             let template = s.spec.template.as_ref();
             let limits = template.and_then(|t| api.template(s.metadata.namespace.as_ref()?, t));

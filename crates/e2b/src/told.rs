@@ -20,14 +20,33 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// What was told and is not shown yet.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<BTreeMap<SandboxId, Arc<Sandbox>>>);
+pub(crate) struct Told(Arc<Mutex<Entries>>);
+
+type Entries = BTreeMap<SandboxId, Arc<Sandbox>>;
+
+/// One that was told. Dropped, it is forgotten that it was, however its create went on.
+#[derive(Debug)]
+#[must_use = "dropped, it is forgotten"]
+pub(crate) struct Telling {
+    told: Arc<Mutex<Entries>>,
+    id: SandboxId,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.told.lock().remove(&self.id);
+    }
+}
 
 impl Told {
     /// Before anybody hears.
-    pub(crate) fn add(&self, sandbox: &Arc<Sandbox>) {
-        if let Some(id) = sandbox.spec.sandbox_id.clone() {
-            self.0.lock().insert(id, Arc::clone(sandbox));
-        }
+    pub(crate) fn add(&self, sandbox: &Arc<Sandbox>) -> Option<Telling> {
+        let id = sandbox.spec.sandbox_id.clone()?;
+        self.0.lock().insert(id.clone(), Arc::clone(sandbox));
+        Some(Telling {
+            told: Arc::clone(&self.0),
+            id,
+        })
     }
 
     fn of(&self, team: &Namespace) -> Vec<Arc<Sandbox>> {
@@ -38,13 +57,10 @@ impl Told {
 }
 
 impl E2b {
-    /// Waits until what was told of a sandbox is shown, and forgets that it was told.
+    /// Waits until what was told of a sandbox is shown.
     pub(crate) async fn shown(&self, sandbox: &Sandbox) {
         let deadline = Instant::now() + CATCH_UP;
         self.wait_until_shown(sandbox, deadline).await;
-        if let Some(id) = &sandbox.spec.sandbox_id {
-            self.told.0.lock().remove(id);
-        }
     }
 
     /// Waits until everything is shown that a team was told.
@@ -68,5 +84,28 @@ impl E2b {
             .wait_for(&key, is_shown, deadline)
             .await;
         self.roster.refresh(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Metadata, Name, sandbox::SandboxSpec};
+
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_forgotten_when_its_create_is_over_however_it_ended() {
+        let team = Namespace::new("team").unwrap();
+        let spec = SandboxSpec {
+            sandbox_id: Some(SandboxId::from_random(1)),
+            ..SandboxSpec::default()
+        };
+        let meta = Metadata::new(Some(team.clone()), Name::new("a").unwrap());
+        let sandbox = Arc::new(Sandbox::new(meta, spec));
+        let told = Told::default();
+        let telling = told.add(&sandbox);
+        assert_eq!(told.of(&team).len(), 1);
+        drop(telling);
+        assert_eq!(told.of(&team).len(), 0);
     }
 }

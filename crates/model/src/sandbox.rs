@@ -24,6 +24,8 @@ pub const BOOTED_CONDITION: &str = "Booted";
 pub const HOOKS_CONDITION: &str = "HooksSucceeded";
 /// Held by control while a workload may exist: the record outlives what it describes.
 pub const SANDBOX_FINALIZER: &str = "dormouse.dev/workload";
+/// Annotation on sandboxes, their records and snapshots that only a build needs: nobody sees them.
+pub const BUILD_ANNOTATION: &str = "dormouse.dev/build";
 
 /// What is wanted of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -16,8 +16,8 @@ impl Images for KnownImages {
     async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
         self.0.pin(image, pull).await.map_err(|error| match error {
             RuntimeError::Impossible { reason, .. } => ImageProblem::Wrong(reason),
-            error if error.is_retryable() => ImageProblem::Later(error.to_string().into()),
-            error => ImageProblem::Wrong(error.to_string().into()),
+            // What went wrong here is not for who asked to mend.
+            error => ImageProblem::Later(error.to_string().into()),
         })
     }
 }

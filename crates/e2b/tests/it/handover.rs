@@ -1,6 +1,12 @@
 //! What a create waits for, and what an owner who was answered finds.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use e2b::ports::{ImageProblem, Images};
@@ -22,12 +28,28 @@ use crate::support::{World, name, options, team};
 
 /// The runtime's images, as a server hands them to the API.
 #[derive(Debug)]
-pub(crate) struct FakeImages(pub(crate) Arc<FakeRuntime>);
+pub(crate) struct FakeImages {
+    runtime: Arc<FakeRuntime>,
+    /// Whether no registry answers.
+    is_down: AtomicBool,
+}
+
+impl FakeImages {
+    pub(crate) fn of(runtime: Arc<FakeRuntime>) -> Self {
+        Self {
+            runtime,
+            is_down: AtomicBool::new(false),
+        }
+    }
+}
 
 #[async_trait]
 impl Images for FakeImages {
     async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
-        let pinned = self.0.pin(image, pull).await;
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(ImageProblem::Later("no registry answers".into()));
+        }
+        let pinned = self.runtime.pin(image, pull).await;
         pinned.map_err(|error| ImageProblem::Wrong(error.to_string().into()))
     }
 }
@@ -258,4 +280,28 @@ async fn a_client_chooses_an_image_where_the_server_lets_it() {
         json!({"templateID": "base", "metadata": {"dormouse.dev/image": "a.example/team/b"}});
     let cold = client.post("/v2/sandboxes", cold).await;
     assert_eq!(cold.status, 201, "{}", cold.text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_made_is_found_by_its_key_while_no_registry_answers() {
+    let mut chosen = options();
+    chosen.images = vec!["a.example".into()];
+    let world = World::with(chosen).await;
+    let client = world.client("a").await;
+    let mut body = json!({"templateID": "base", "timeout": 300});
+    body["metadata"] = json!({"dormouse.dev/image": "a.example/app:1"});
+    let keyed = async |key: &str| {
+        let mut request = client.request("POST", "/v2/sandboxes", Some(&body));
+        let headers = request.headers_mut();
+        headers.insert("idempotency-key", key.parse().unwrap());
+        client.send(request).await
+    };
+    let made = keyed("one").await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    world.images.is_down.store(true, Ordering::Relaxed);
+    let again = keyed("one").await;
+    assert_eq!((again.status, again.id()), (201, made.id()));
+    let other = keyed("two").await;
+    assert_eq!(other.status, 503, "{}", other.text);
+    assert_eq!(world.records().await.len(), 1);
 }

@@ -7,7 +7,7 @@ use model::{
     lifecycle::Phase,
     pool::{PoolSpec, RecyclePolicy, WhenEmpty},
     record::RecordSpec,
-    sandbox::{StopCause, StopReason},
+    sandbox::{BUILD_ANNOTATION, StopCause, StopReason},
 };
 use serde_json::json;
 use store::StoreExt as _;
@@ -164,6 +164,39 @@ async fn what_a_sandbox_was_is_kept_before_its_member_is_idle_again() {
     assert_eq!(theirs["records"], json!([]));
     let none = stranger.get("/dormouse/history").await.body;
     assert_eq!(none["records"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_made_for_a_build_is_in_nobodys_history() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let mine = client.create(json!({})).await;
+    let room = client.create(json!({})).await;
+    let is_room = |s: &Sandbox| {
+        s.spec
+            .sandbox_id
+            .as_ref()
+            .is_some_and(|id| id.as_str() == room)
+    };
+    let mut record = world.records().await.into_iter().find(is_room).unwrap();
+    record.metadata.annotations.insert(BUILD_ANNOTATION, "1");
+    let record = world.store.update_spec(&record).await.unwrap();
+    world.settle().await;
+    let seen = async |path: &str| {
+        let page = client.get(path).await.body;
+        let ids = page["records"].as_array().unwrap().iter();
+        let ids = ids.map(|record| record["sandboxId"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        seen("/dormouse/history?state=live").await,
+        std::slice::from_ref(&mine)
+    );
+    world.store.delete_object(&record).await.unwrap();
+    client.delete(&format!("/sandboxes/{mine}")).await;
+    world.settle().await;
+    assert_eq!(records(&world).await.len(), 2);
+    assert_eq!(seen("/dormouse/history").await, [mine]);
 }
 
 #[tokio::test(start_paused = true)]

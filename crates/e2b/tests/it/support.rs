@@ -21,6 +21,8 @@ use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
+use crate::handover::FakeImages;
+
 /// Everything but the runtime and the store is made anew by a restart.
 pub(crate) struct World {
     pub(crate) store: Arc<MemoryStore>,
@@ -29,6 +31,7 @@ pub(crate) struct World {
     pub(crate) entropy: Arc<Entropy>,
     pub(crate) keys: Keys,
     pub(crate) sampler: Arc<Sampler>,
+    pub(crate) images: Arc<FakeImages>,
     pub(crate) api: Arc<E2b>,
     pub(crate) control: Option<Control>,
     pub(crate) tasks: Tasks,
@@ -143,11 +146,12 @@ impl World {
         };
         let ledger = Ledger::new(caches.sandboxes.clone(), caches.templates.clone(), size);
         let sampler = Arc::new(Sampler::default());
+        let images = Arc::new(FakeImages::of(runtime.clone()));
         let audit = tempfile::tempdir().unwrap();
         let ports = Ports {
             metrics: sampler.clone(),
             admins: Arc::new(OneToken),
-            images: Arc::new(crate::handover::FakeImages(runtime.clone())),
+            images: images.clone(),
             desk: Some(Arc::clone(control.desk())),
             audit: Some(Audit::open(audit.path(), auth::audit::Options::default()).unwrap()),
             ..Ports::new(
@@ -169,6 +173,7 @@ impl World {
             entropy,
             keys,
             sampler,
+            images,
             api,
             control: Some(control),
             tasks,
