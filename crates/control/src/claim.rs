@@ -197,7 +197,7 @@ async fn pinned(
     let wanted = Wanted {
         key: &claim.key(),
         team: namespace,
-        generation: claim.metadata.generation,
+        asked: (claim.uid(), claim.metadata.generation),
         images: &claim.spec.images,
         pull: claim_pull_policy(world, claim),
     };

@@ -7,12 +7,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use model::{Generation, Key, Namespace, StringMap, template::ImagePullPolicy};
+use model::{Generation, Key, Namespace, StringMap, Uid, template::ImagePullPolicy};
 use parking_lot::Mutex;
 use runtime::Runtime;
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{control::Work, flights::Crew, flights::Flights};
+use crate::{
+    control::Work,
+    flights::{Crew, Flights},
+};
 
 /// How many claims of one team ask registries at a time.
 const PINS_PER_TEAM: usize = 4;
@@ -29,11 +32,14 @@ pub(crate) enum NotPinned {
     NotNow,
 }
 
+/// Which claim asked, and which of its versions: a namesake is another.
+type Asked = (Uid, Generation);
+
 /// The images of claims, each as it can only be one.
 #[derive(Debug)]
 pub(crate) struct Pins {
-    flights: Flights<Generation, Result<StringMap, NotPinned>>,
-    known: Mutex<BTreeMap<Key, (Generation, StringMap)>>,
+    flights: Flights<Asked, Result<StringMap, NotPinned>>,
+    known: Mutex<BTreeMap<Key, (Asked, StringMap)>>,
     teams: Mutex<BTreeMap<Namespace, Arc<Semaphore>>>,
 }
 
@@ -42,7 +48,7 @@ pub(crate) struct Pins {
 pub(crate) struct Wanted<'a> {
     pub(crate) key: &'a Key,
     pub(crate) team: &'a Namespace,
-    pub(crate) generation: Generation,
+    pub(crate) asked: Asked,
     pub(crate) images: &'a StringMap,
     pub(crate) pull: ImagePullPolicy,
 }
@@ -63,14 +69,12 @@ impl Pins {
         wanted: Wanted<'_>,
         limit: Duration,
     ) -> Option<Result<StringMap, NotPinned>> {
-        let Wanted {
-            key, generation, ..
-        } = wanted;
+        let Wanted { key, asked, .. } = wanted;
         if wanted.images.is_empty() {
             return Some(Ok(StringMap::new()));
         }
         let known = self.known.lock().get(key).cloned();
-        if let Some((_, images)) = known.filter(|(of, _)| *of == generation) {
+        if let Some((_, images)) = known.filter(|(of, _)| *of == asked) {
             return Some(Ok(images));
         }
         let (runtime, images, pull) = (Arc::clone(runtime), wanted.images.clone(), wanted.pull);
@@ -96,10 +100,10 @@ impl Pins {
             }
             Ok(exact)
         };
-        let pinned = self.flights.outcome(key, generation, call).await?;
+        let pinned = self.flights.outcome(key, asked, call).await?;
         if let Ok(images) = &pinned {
             let mut known = self.known.lock();
-            known.insert(key.clone(), (generation, images.clone()));
+            known.insert(key.clone(), (asked, images.clone()));
         }
         Some(pinned)
     }

@@ -266,10 +266,8 @@ async fn at_a_registry(world: &World, view: View<'_>, step: &Step) -> Result<Eff
 fn is_remote(world: &World, sandbox: &Sandbox, step: &Step) -> bool {
     match step {
         Step::Capture => target(sandbox).is_some(),
-        Step::Create(from) => {
-            published(sandbox, from.as_ref()).is_some() || fetches(world, sandbox)
-        }
-        Step::SwapImages => fetches(world, sandbox),
+        // A layer that was published is here, too, unless this is another host.
+        Step::Create(_) | Step::SwapImages => fetches(world, sandbox),
         _ => false,
     }
 }
