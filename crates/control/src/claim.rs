@@ -272,9 +272,12 @@ async fn take_one(
                 return Ok(Some(sandbox.version()));
             }
             Ok(Tried::Lost) => world.limits.keep(&key, held),
-            Err(ClaimError::Store(error) | ClaimError::Doubtful { source: error, .. }) => {
-                return Err(lost(&member.key(), &error));
+            Err(ClaimError::Doubtful { source, .. }) => {
+                // It may have happened: what it takes stays set aside, and its id is used up.
+                world.limits.doubt(&key, held);
+                return Err(lost(&member.key(), &source));
             }
+            Err(ClaimError::Store(error)) => return Err(lost(&member.key(), &error)),
             Err(
                 ClaimError::NoneIdle(_)
                 | ClaimError::Full(_)

@@ -29,6 +29,8 @@ use crate::{events::about, world::World};
 pub(crate) struct Limits {
     said: Mutex<BTreeMap<Key, Said>>,
     held: Mutex<BTreeMap<Key, VecDeque<Held>>>,
+    /// What may have been used: nobody gets such an id again.
+    doubtful: Mutex<BTreeMap<Key, Vec<Held>>>,
 }
 
 /// What was set aside for one member of a claim.
@@ -90,6 +92,7 @@ impl Limits {
     pub(crate) fn forget(&self, key: &Key) {
         self.said.lock().remove(key);
         self.held.lock().remove(key);
+        self.doubtful.lock().remove(key);
     }
 
     /// What was set aside for the next member of a claim.
@@ -101,6 +104,13 @@ impl Limits {
     pub(crate) fn keep(&self, claim: &Key, unused: Held) {
         let mut held = self.held.lock();
         held.entry(claim.clone()).or_default().push_front(unused);
+    }
+
+    /// Keeps what may have been used, or not, until its claim is over: it counts for as much as the
+    /// sandbox that may have its id.
+    pub(crate) fn doubt(&self, claim: &Key, held: Held) {
+        let mut doubtful = self.doubtful.lock();
+        doubtful.entry(claim.clone()).or_default().push(held);
     }
 
     fn remembered(&self, key: &Key, generation: Generation, now: Duration) -> Option<Partly> {
