@@ -1,6 +1,11 @@
 //! Archives of files that clients upload: looked through before anything is done with them.
+//!
+//! The library reads headers that extend others, long names among them, into memory as a whole,
+//! however long they say they are. So what it may read between the end of one entry and the next one
+//! is bounded from below, by the reader it is given.
 
 use std::{
+    cell::Cell,
     fs::File,
     io::{self, BufReader, Read, Seek as _, SeekFrom},
     path::{Component, Path},
@@ -14,7 +19,7 @@ use tar::{Archive, EntryType};
 pub struct Limits {
     /// Files, directories and links.
     pub entries: usize,
-    /// Bytes of all files.
+    /// Bytes of all files, and of the archive that holds them, uncompressed.
     pub bytes: u64,
 }
 
@@ -24,6 +29,34 @@ impl Default for Limits {
             entries: 1 << 20,
             bytes: 32 << 30,
         }
+    }
+}
+
+/// Bytes of all headers of one entry.
+const MAX_HEADERS: u64 = 1 << 20;
+
+/// Counts what is read, and ends it where there is too much.
+struct Bounded<'b, R> {
+    content: R,
+    /// Of the whole archive.
+    left: u64,
+    /// Until the next entry must begin; none within one.
+    headers: &'b Cell<Option<u64>>,
+}
+
+impl<R: Read> Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        let too_much = |what: &str| io::Error::new(io::ErrorKind::FileTooLarge, what.to_owned());
+        let bytes = read as u64;
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| too_much("there is too much of it"))?;
+        if let Some(headers) = self.headers.get() {
+            let left = headers.checked_sub(bytes);
+            let left = left.ok_or_else(|| too_much("the headers of an entry are too long"))?;
+            self.headers.set(Some(left));
+        }
+        Ok(read)
     }
 }
 
@@ -55,10 +88,19 @@ pub fn plain(mut file: File) -> io::Result<Box<dyn Read + Send>> {
 /// it, or it is no archive.
 pub fn check(content: impl Read, limits: Limits) -> Result<(), String> {
     let unreadable = |error: io::Error| format!("the uploaded archive cannot be read: {error}");
-    let mut archive = Archive::new(content);
+    let headers = Cell::new(None);
+    let mut archive = Archive::new(Bounded {
+        content,
+        left: limits.bytes,
+        headers: &headers,
+    });
     let (mut entries, mut bytes) = (0, 0_u64);
-    for entry in archive.entries().map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
+    let mut all = archive.entries().map_err(unreadable)?;
+    loop {
+        headers.set(Some(MAX_HEADERS));
+        let Some(entry) = all.next() else { break };
+        headers.set(None);
+        let mut entry = entry.map_err(unreadable)?;
         let path = entry.path().map_err(unreadable)?;
         let shown = path.display();
         if !is_within(&path) {
@@ -94,7 +136,13 @@ pub fn check(content: impl Read, limits: Limits) -> Result<(), String> {
                 limits.entries, limits.bytes
             ));
         }
+        // Here, and not on the way to the next one, which is bounded.
+        io::copy(&mut entry, &mut io::sink()).map_err(unreadable)?;
     }
+    // What lies behind the end is sent inside like the rest.
+    headers.set(None);
+    let mut rest = archive.into_inner();
+    io::copy(&mut rest, &mut io::sink()).map_err(unreadable)?;
     Ok(())
 }
 
@@ -159,6 +207,35 @@ mod tests {
             bytes: 0,
         };
         assert!(check(bytes.as_slice(), none).is_err());
+    }
+
+    #[test]
+    fn a_header_that_says_it_is_huge_is_not_read_whole() {
+        for kind in [
+            EntryType::GNULongName,
+            EntryType::GNULongLink,
+            EntryType::XHeader,
+        ] {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(8 << 30);
+            header.set_cksum();
+            let content = header.as_bytes().chain(io::repeat(b'x'));
+            let said = check(content, Limits::default()).unwrap_err();
+            assert!(said.contains("headers of an entry"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_counts() {
+        let bytes = archive(EntryType::Regular, "a", None);
+        let limits = Limits {
+            entries: 10,
+            bytes: 1 << 20,
+        };
+        assert_eq!(check(bytes.as_slice(), limits), Ok(()));
+        let said = check(bytes.as_slice().chain(io::repeat(0)), limits).unwrap_err();
+        assert!(said.contains("too much"), "{said}");
     }
 
     #[test]

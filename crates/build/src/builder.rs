@@ -4,7 +4,7 @@
 //!  request ─▶ waiting ──start──▶ (in line) ──▶ building ──▶ ready
 //!                 │                  │             ├──────▶ error: a step failed, it took too long
 //!                 └── forgotten      └─ deleted ───┴──────▶ gone, with its template
-//!             the server died: error at the next start
+//!             the server died: error at the next start, or ready, if its tags were moved
 //! ```
 //!
 //! What is to be built is in memory only, for it may carry credentials: a build does not survive its
@@ -27,20 +27,21 @@ use model::{
     validate::is_alias,
 };
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    archive,
+    ANNOTATION, archive,
     entries::Entry,
     error::{Doing as _, Failure, Refused, Result},
+    finish::Built,
     job::Job,
-    log::{Level, Line, Log},
+    log::{Line, Log, Page},
     ports::Ports,
     recipe::{Instruction, Recipe},
     record::{Build, State},
     shelf::{self, Shelf},
-    tags::MAX_TAGS,
+    tags::{MAX_TAGS, Withdrawn},
+    turns::Turns,
 };
 
 /// Bounds on builds.
@@ -50,11 +51,11 @@ pub struct Options {
     pub concurrent: usize,
     /// How many of a team may wait or run.
     pub per_team: usize,
-    /// How long one may take.
+    /// How long one may take, from when it is its turn.
     pub timeout: Duration,
     /// How long what a step left is kept.
     pub keep_steps: Duration,
-    /// How many that are over are remembered.
+    /// How many of a team that are over are remembered.
     pub keep_builds: usize,
     /// What may be uploaded.
     pub uploads: shelf::Room,
@@ -97,14 +98,15 @@ pub struct Builder {
     pub(crate) directory: PathBuf,
     shelf: Shelf,
     pub(crate) builds: Mutex<BTreeMap<Uid, Arc<Entry>>>,
-    slots: Semaphore,
+    turns: Turns,
     /// Tags are moved by one at a time.
     pub(crate) tagging: tokio::sync::Mutex<()>,
     tasks: Tasks,
 }
 
 impl Builder {
-    /// Opens the builds of a directory. Those that a server was at when it died have failed.
+    /// Opens the builds of a directory. What became of those that a server was at when it died is
+    /// found out by [`Self::recover`].
     ///
     /// # Errors
     /// If they cannot be read.
@@ -121,7 +123,7 @@ impl Builder {
             Arc::clone(&on.clock),
         )?;
         let builder = Self {
-            slots: Semaphore::new(options.concurrent.max(1)),
+            turns: Turns::new(options.concurrent),
             directory: directory.join("records"),
             on,
             options,
@@ -134,21 +136,30 @@ impl Builder {
         Ok(Arc::new(builder))
     }
 
-    /// Removes what builds of a server that died have left. Call it once the control loop runs.
+    /// Ends the builds of a server that died, and removes what they have left. Call it once the
+    /// control loop runs, before any build is started.
     pub async fn recover(&self) {
-        let running: Vec<Uid> = self.open_builds();
-        let left = |annotations: &model::StringMap| {
-            let of = annotations.get(crate::ANNOTATION)?.parse::<Uid>().ok()?;
-            (!running.contains(&of)).then_some(())
-        };
+        for entry in self.open_builds() {
+            let record = entry.find().record();
+            let outcome = match record {
+                Ok(record) if self.withdraw(&record).await == Withdrawn::InUse => Ok(()),
+                Ok(_) | Err(_) => Err(Failure {
+                    stage: None,
+                    message: "the server was stopped while it was built: build it again; what its \
+                              steps had left is used again"
+                        .into(),
+                }),
+            };
+            self.end(&entry, outcome);
+        }
         for sandbox in self.on.sandboxes.find_all() {
-            if left(&sandbox.metadata.annotations).is_some() {
+            if sandbox.metadata.annotations.contains_key(ANNOTATION) {
                 self.discard(&sandbox.key()).await;
             }
         }
         for template in self.on.templates.find_all() {
-            if left(&template.metadata.annotations).is_some() {
-                self.discard(&template.key()).await;
+            if template.metadata.annotations.contains_key(ANNOTATION) {
+                self.withdraw(&template.metadata.name).await;
             }
         }
     }
@@ -223,15 +234,25 @@ impl Builder {
             reason: None,
         };
         let directory = self.directory.join(build.id.to_string());
-        fs::create_dir(&directory).doing("make a directory for a build")?;
-        let entry = Entry {
-            log: Log::new(directory.join("log.jsonl")).doing("open the log of a build")?,
+        let entry = Arc::new(Entry {
+            log: Log::closed(directory.join("log.jsonl")),
             build: Mutex::new(build.clone()),
             deleted: CancellationToken::new(),
             directory,
-        };
-        entry.change(|_| {}).doing("write a build")?;
-        builds.insert(build.id, Arc::new(entry));
+            writing: Mutex::default(),
+        });
+        builds.insert(build.id, Arc::clone(&entry));
+        // The disk is nobody's business who asks about other builds.
+        drop(builds);
+        let written = fs::create_dir(&entry.directory)
+            .doing("make a directory for a build")
+            .and_then(|()| entry.log.open().doing("open the log of a build"))
+            .and_then(|()| entry.change(|_| Ok(())));
+        if let Err(error) = written {
+            self.builds.lock().remove(&build.id);
+            fs::remove_dir_all(&entry.directory).ok();
+            return Err(error);
+        }
         Ok(build)
     }
 
@@ -253,17 +274,17 @@ impl Builder {
     ///
     /// # Errors
     /// If there is no such build.
-    pub fn lines(
+    pub async fn lines(
         &self,
         team: &Namespace,
         template: &str,
         id: &str,
-        offset: usize,
-        limit: usize,
-        least: Level,
+        page: Page,
     ) -> Result<Vec<Line>> {
         let entry = self.entry(team, template, id)?;
-        Ok(entry.log.page(offset, limit, least))
+        let read = tokio::task::spawn_blocking(move || entry.log.page(&page)).await;
+        read.map_err(io::Error::other)
+            .doing("read what a build said")
     }
 
     /// The builds of a template, newest first.
@@ -339,57 +360,64 @@ impl Builder {
             parent,
         );
         job.check_quota()?;
-        let mut twice = false;
-        let asked = entry.change(|build| {
-            twice = build.asked || build.state != State::Waiting;
+        entry.change(|build| {
+            if build.asked || build.state != State::Waiting {
+                return Err(Refused::Conflict(
+                    "this build was started before: ask for a new one".into(),
+                ));
+            }
             build.asked = true;
-        });
-        asked.doing("write a build")?;
-        if twice {
-            return Err(Refused::Conflict(
-                "this build was started before: ask for a new one".into(),
-            ));
-        }
+            Ok(())
+        })?;
         let this = Arc::clone(self);
         self.tasks.spawn(async move { this.run(&entry, job).await });
         Ok(())
     }
 
     async fn run(&self, entry: &Entry, job: Job) {
-        let stop = self.tasks.stopping().clone();
-        let failed = |message: &str| {
-            Err(Failure {
-                stage: None,
-                message: message.into(),
-            })
+        let built = self.built(entry, &job).await;
+        // From here on nobody cuts it off: half of its tags moved is no state to stop in.
+        let outcome = match built {
+            Ok(built) => job.publish(&built).await,
+            Err(failure) => Err(failure),
         };
-        let work = async {
-            let _slot = self.slots.acquire().await;
-            let began = entry.change(|build| build.state = State::Building);
-            if let Err(error) = began {
-                tracing::warn!(%error, "the state of a build is not on disk");
-            }
-            job.run().await
-        };
-        let outcome = tokio::select! {
-            biased;
-            () = stop.cancelled() => failed("the server was stopped while it was built: build it again"),
-            () = entry.deleted.cancelled() => failed("the template was deleted while it was built"),
-            outcome = tokio::time::timeout(self.options.timeout, work) => match outcome {
-                Ok(outcome) => outcome,
-                Err(_) => {
-                    let seconds = self.options.timeout.as_secs();
-                    failed(&format!("it was not built within {seconds} seconds"))
-                }
-            },
-        };
-        job.clean(outcome.is_ok()).await;
+        let outcome = job.clean(outcome).await;
         self.end(entry, outcome);
         if entry.deleted.is_cancelled() {
             fs::remove_dir_all(&entry.directory).ok();
         }
         self.shelf.sweep();
         self.forget_old();
+    }
+
+    /// Waits for its turn and does all that can be given up.
+    async fn built(&self, entry: &Entry, job: &Job) -> Result<Built, Failure> {
+        let stop = self.tasks.stopping();
+        let failed = |message: &str| {
+            Err(Failure {
+                stage: None,
+                message: message.into(),
+            })
+        };
+        let team = entry.find().team().clone();
+        let work = async {
+            let _turn = self.turns.take(&team).await;
+            entry.note(|build| build.state = State::Building);
+            // Waiting for others is none of its own time.
+            match tokio::time::timeout(self.options.timeout, job.run()).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    let seconds = self.options.timeout.as_secs();
+                    failed(&format!("it was not built within {seconds} seconds"))
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => failed("the server was stopped while it was built: build it again"),
+            () = entry.deleted.cancelled() => failed("the template was deleted while it was built"),
+            outcome = work => outcome,
+        }
     }
 }
 

@@ -90,19 +90,20 @@ impl Job {
     ) -> Result<(), String> {
         let builder = self.builder();
         let team = self.build().team().clone();
-        let open = || {
-            let found = builder.shelf().read(&team, &copy.files);
-            let found = found.map_err(|error| error.to_string())?;
-            found.ok_or_else(|| "its uploaded files are gone: upload them again".to_owned())
-        };
-        let (file, limits) = (open()?, builder.options.archives);
+        let found = builder.shelf().read(&team, &copy.files);
+        let found = found.map_err(|error| error.to_string())?;
+        let file =
+            found.ok_or_else(|| "its uploaded files are gone: upload them again".to_owned())?;
+        // The same file: another may be uploaded under its name meanwhile.
+        let same = file.try_clone().map_err(|error| error.to_string())?;
+        let limits = builder.options.archives;
         let checked = tokio::task::spawn_blocking(move || {
             let content = archive::plain(file).map_err(|error| error.to_string())?;
             archive::check(content, limits)
         });
         checked.await.map_err(|error| error.to_string())??;
         let path = format!("/tmp/.dormouse-{}.tar", copy.files);
-        let content = pieces(open()?);
+        let content = pieces(same);
         let uploaded = room.root().upload(&path, content).await;
         uploaded.map_err(|error| format!("bring its files into the sandbox: {error}"))?;
         let owner = match &copy.owner {

@@ -1,6 +1,12 @@
 //! Builds as they are remembered: read from disk, changed there, ended and forgotten.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use model::{Name, Namespace, Timestamp, Uid};
 use parking_lot::Mutex;
@@ -8,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     builder::Builder,
-    error::{Failure, Result, Stage},
+    error::{Doing as _, Failure, Result, Stage},
     log::{Level, Line, Log},
     record::{Build, Reason, State},
 };
@@ -23,6 +29,8 @@ pub(crate) struct Entry {
     pub(crate) log: Log,
     pub(crate) deleted: CancellationToken,
     pub(crate) directory: PathBuf,
+    /// Held by whoever writes it to disk: nobody who looks at it waits for that.
+    pub(crate) writing: Mutex<()>,
 }
 
 impl Entry {
@@ -30,12 +38,31 @@ impl Entry {
         self.build.lock().clone()
     }
 
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Build)) -> io::Result<()> {
-        let text = {
+    /// Changes it, if `change` does not refuse and the disk takes it; else it is as it was.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Build) -> Result<()>) -> Result<()> {
+        let _alone = self.writing.lock();
+        let mut next = self.find();
+        change(&mut next)?;
+        self.write(&next).doing("write a build")?;
+        *self.build.lock() = next;
+        Ok(())
+    }
+
+    /// Changes it, also if that cannot be written: it is so, whatever the disk says.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut Build)) {
+        let _alone = self.writing.lock();
+        let next = {
             let mut build = self.build.lock();
             change(&mut build);
-            serde_json::to_vec_pretty(&*build)?
+            build.clone()
         };
+        if let Err(error) = self.write(&next) {
+            tracing::warn!(%error, "the state of a build is not on disk");
+        }
+    }
+
+    fn write(&self, build: &Build) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(build)?;
         kit::durable::write_file(&self.directory.join("build.json"), &text, 0o600)
     }
 }
@@ -66,30 +93,21 @@ impl Builder {
                 build: Mutex::new(build),
                 deleted: CancellationToken::new(),
                 directory,
+                writing: Mutex::default(),
             };
-            if open && entry.find().asked {
-                let why = "the server was stopped while it was built: build it again; what its \
-                           steps had left is used again";
-                self.end(
-                    &entry,
-                    Err(Failure {
-                        stage: None,
-                        message: why.into(),
-                    }),
-                );
-            }
             self.builds.lock().insert(id, Arc::new(entry));
         }
         Ok(())
     }
 
-    pub(crate) fn open_builds(&self) -> Vec<Uid> {
+    /// Those that were started and are not over.
+    pub(crate) fn open_builds(&self) -> Vec<Arc<Entry>> {
         let builds = self.builds.lock();
-        let open = builds.iter().filter(|(_, entry)| {
+        let open = builds.values().filter(|entry| {
             let build = entry.build.lock();
             build.asked && !build.state.is_over()
         });
-        open.map(|(id, _)| *id).collect()
+        open.cloned().collect()
     }
 
     pub(crate) fn end(&self, entry: &Entry, outcome: Result<(), Failure>) {
@@ -102,7 +120,7 @@ impl Builder {
                 step: failure.stage.as_ref().map(Stage::to_string),
             });
         }
-        let written = entry.change(|build| {
+        entry.note(|build| {
             build.finished_at = Some(now);
             match outcome {
                 Ok(()) => build.state = State::Ready,
@@ -115,9 +133,6 @@ impl Builder {
                 }
             }
         });
-        if let Err(error) = written {
-            tracing::warn!(%error, "the end of a build is not on disk");
-        }
         entry.log.close();
     }
 
@@ -129,46 +144,57 @@ impl Builder {
         });
     }
 
-    /// Drops the oldest of those that are over.
+    /// Drops what was over first of each team, down to as many as are remembered.
     pub(crate) fn forget_old(&self) {
-        let mut over: Vec<(Timestamp, Uid)> = {
-            let builds = self.builds.lock();
-            let all = builds.values().map(|entry| entry.find());
-            all.filter(|build| build.state.is_over())
-                .map(|build| (build.created_at, build.id))
-                .collect()
-        };
-        let surplus = over.len().saturating_sub(self.options.keep_builds);
-        over.sort();
-        over.truncate(surplus);
-        self.forget(|build| over.iter().any(|(_, id)| *id == build.id));
+        let mut over: BTreeMap<Namespace, Vec<(Timestamp, Uid)>> = BTreeMap::new();
+        for entry in self.builds.lock().values() {
+            let build = entry.build.lock();
+            if build.state.is_over() {
+                let at = build.finished_at.unwrap_or(build.created_at);
+                let team = over.entry(build.team().clone()).or_default();
+                team.push((at, build.id));
+            }
+        }
+        let mut old: BTreeSet<Uid> = BTreeSet::new();
+        for team in over.values_mut() {
+            let surplus = team.len().saturating_sub(self.options.keep_builds);
+            team.sort();
+            old.extend(team[..surplus].iter().map(|(_, id)| *id));
+        }
+        self.forget(|build| old.contains(&build.id));
     }
 
     fn forget(&self, which: impl Fn(&Build) -> bool) {
+        let mut gone = Vec::new();
         self.builds.lock().retain(|_, entry| {
-            let gone = which(&entry.build.lock());
-            if gone {
-                fs::remove_dir_all(&entry.directory).ok();
+            let goes = which(&entry.build.lock());
+            if goes {
+                gone.push(Arc::clone(entry));
             }
-            !gone
+            !goes
         });
+        for entry in gone {
+            fs::remove_dir_all(&entry.directory).ok();
+        }
     }
 
     /// Ends the builds of a template, and forgets them.
-    pub(crate) fn cancel(&self, team: &Namespace, template: &Name) -> usize {
-        let mut ended = 0;
+    pub(crate) fn cancel(&self, team: &Namespace, template: &Name) {
+        let mut idle = Vec::new();
         self.builds.lock().retain(|_, entry| {
             let build = entry.build.lock();
             if build.team() != team || build.template != *template {
                 return true;
             }
-            ended += 1;
             entry.deleted.cancel();
+            // Of one that runs, its own end removes it.
             if !build.asked || build.state.is_over() {
-                fs::remove_dir_all(&entry.directory).ok();
+                idle.push(Arc::clone(entry));
             }
             false
         });
-        ended
+        for entry in idle {
+            fs::remove_dir_all(&entry.directory).ok();
+        }
     }
 }

@@ -32,6 +32,9 @@ pub enum Refused {
     /// The team has too many of them: try again later.
     #[error("{0}")]
     TooMany(Box<str>),
+    /// What was sent is larger than anything that is taken.
+    #[error("{0}")]
+    TooLarge(Box<str>),
     /// The team may not have that much.
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),

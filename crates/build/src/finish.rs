@@ -1,9 +1,12 @@
 //! The end of a build: an image, a record of it, a trial, and tags.
+//!
+//! Until its record loses its annotation a build can be given up and leaves nothing. That one write,
+//! which also puts the tags on it, makes it ready; what follows only tidies up.
 
 use model::{Name, StringMap};
 
 use crate::{
-    error::Stage,
+    error::{Failure, Stage},
     job::{Job, Outcome},
     log::Level,
     room::shell,
@@ -12,9 +15,13 @@ use crate::{
 /// Lines of a start command that failed which are shown.
 const LAST_LINES: usize = 20;
 
+/// A record that is complete, was tried out, and that no name means yet.
+#[derive(Debug)]
+pub(crate) struct Built(Name);
+
 impl Job {
     /// Makes a template of what the steps have left.
-    pub(crate) async fn finish(&self, record: &Name, outcome: Outcome) -> Result<(), String> {
+    pub(crate) async fn finish(&self, record: &Name, outcome: Outcome) -> Result<Built, String> {
         let builder = self.builder();
         let build = self.build();
         let made = match &outcome.layer {
@@ -26,7 +33,7 @@ impl Job {
             None => outcome.base,
         };
         let env: StringMap = outcome.now.env.into_iter().collect();
-        let user = outcome.now.user.split(':').next().map(Into::into);
+        let user: Box<str> = outcome.now.user.into();
         let workdir: Box<str> = outcome.now.workdir.into();
         let recipe = self.recipe();
         let words = |line: &String| shell(line).map(Into::into).to_vec();
@@ -35,7 +42,7 @@ impl Job {
             let spec = &mut next.spec;
             spec.image = made.image.as_str().into();
             spec.env.clone_from(&env);
-            spec.user.clone_from(&user);
+            spec.user = Some(user.clone());
             spec.workdir = Some(workdir.clone());
             let start = recipe.start.as_ref().map(words);
             let ready = recipe.ready.as_ref().map(words);
@@ -53,10 +60,22 @@ impl Job {
         // From here on the record keeps it.
         drop(made.hold);
         self.try_out(record).await?;
+        Ok(Built(record.clone()))
+    }
+
+    /// Lets its tags mean it.
+    pub(crate) async fn publish(&self, Built(record): &Built) -> Result<(), Failure> {
+        let builder = self.builder();
+        let build = self.build();
         let _alone = builder.tagging.lock().await;
+        // Who deletes the template holds the same lock.
+        if self.is_deleted() {
+            let why = "the template was deleted while it was built";
+            return Err(Failure::at(Stage::Finish, why));
+        }
         let (team, template) = (build.team(), &build.template);
         let put = builder.put(team, template, record, &build.tags).await;
-        put.map_err(|error| error.to_string())?;
+        put.map_err(|error| Failure::at(Stage::Finish, error.to_string()))?;
         builder.prune(team, template).await;
         self.say(Stage::Finish, Level::Info, "the template is ready");
         Ok(())

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use auth::quota::Account;
 use model::{
     Digest, Key as RecordKey, Metadata, Name, SandboxId, SandboxSnapshot, SandboxTemplate,
-    template::{Built, ImagePullPolicy, TemplateSpec},
+    template::{self, ImagePullPolicy, TemplateSpec},
 };
 use parking_lot::Mutex;
 use store::StoreExt as _;
@@ -16,6 +16,7 @@ use crate::{
     builder::Builder,
     entries::Entry,
     error::{Failure, Refused, Stage},
+    finish::Built,
     key::Key,
     log::{Level, Line},
     ports::{Made, Source},
@@ -23,7 +24,7 @@ use crate::{
     record::Build,
     room::{Command, Room, shell},
     surroundings::{Surroundings, USER, WORKDIR},
-    tags::key_of,
+    tags::Withdrawn,
 };
 
 /// Lines of a command that failed which are part of the reason.
@@ -116,7 +117,7 @@ impl Job {
     }
 
     /// Builds.
-    pub(crate) async fn run(&self) -> Result<(), Failure> {
+    pub(crate) async fn run(&self) -> Result<Built, Failure> {
         let at_base = |error: String| Failure::at(Stage::Base, error);
         let base = self.fetch().await.map_err(at_base)?;
         let record = self.make_record(&base.image).await.map_err(at_base)?;
@@ -126,24 +127,42 @@ impl Job {
             .map_err(|why| Failure::at(Stage::Finish, why))
     }
 
-    /// Removes what only this needed.
-    pub(crate) async fn clean(&self, ready: bool) {
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.entry.deleted.is_cancelled()
+    }
+
+    /// Removes what only this needed. Answers how it went after all: what is in use by its tags is
+    /// ready, whatever went wrong with it.
+    pub(crate) async fn clean(&self, outcome: Result<(), Failure>) -> Result<(), Failure> {
         let made = std::mem::take(&mut *self.made.lock());
         for key in made {
             self.builder.discard(&key).await;
         }
-        if !ready && let Ok(record) = self.build().record() {
-            self.builder.discard(&key_of(&record)).await;
+        let failure = match outcome {
+            Ok(()) => return Ok(()),
+            Err(failure) => failure,
+        };
+        match self.build().record() {
+            Ok(record) if self.builder.withdraw(&record).await == Withdrawn::InUse => Ok(()),
+            Ok(_) | Err(_) => Err(failure),
         }
     }
 
     async fn fetch(&self) -> Result<Made, String> {
         let source = match (&self.recipe.base, &self.parent) {
-            (Base::Image { name, identity }, _) => {
+            (
+                Base::Image {
+                    name,
+                    identity,
+                    trusted,
+                },
+                _,
+            ) => {
                 self.say(Stage::Base, Level::Info, format!("FROM {name}"));
                 Source::Registry {
                     name: name.clone(),
                     identity: identity.clone(),
+                    trusted: *trusted,
                 }
             }
             (Base::Template(name), Some(parent)) => {
@@ -168,13 +187,15 @@ impl Job {
             image_pull_policy: ImagePullPolicy::Never,
             runtime_class: parent.map(|spec| spec.runtime_class).unwrap_or_default(),
             sudo: parent.is_none_or(|spec| spec.sudo),
-            resources: build.resources.or_else(|| parent?.resources),
+            resources: self.resources(),
+            hooks: parent.map(|spec| spec.hooks.clone()).unwrap_or_default(),
             user: Some("root".into()),
             pause_policy: parent.and_then(|spec| spec.pause_policy.clone()),
             teams: vec![build.team().clone()],
-            build: Some(Box::new(Built {
+            build: Some(Box::new(template::Built {
                 template: build.template.clone(),
                 name: build.name.clone(),
+                team: Some(build.team().clone()),
                 id: build.id,
                 tags: Vec::new(),
             })),
@@ -197,7 +218,8 @@ impl Job {
         if let Some(parent) = self.parent() {
             let pairs = parent.spec.env.iter();
             first.env = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-            first.user = parent.spec.user.as_deref().unwrap_or(USER).into();
+            let user = parent.spec.user.as_deref().unwrap_or(USER);
+            first.user = user.split(':').next().unwrap_or(USER).into();
             first.workdir = parent.spec.workdir.as_deref().unwrap_or(WORKDIR).into();
         }
         first

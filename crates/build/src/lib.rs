@@ -11,7 +11,7 @@
 //! snapshot, hidden from lists, that expires. A snapshot is found again by its key, which is made of
 //! everything that led to it; a build starts from the last one it finds. So nothing of a build is
 //! lost with the server but the build itself, which is failed at the next start: asked for again, it
-//! goes on behind its last kept step.
+//! goes on behind its last kept step. One whose tags were moved by then is ready.
 //!
 //! The result is a template record of its own for each build, owned by the team, on an image by its
 //! digest. Tags, and nothing else, say which build a name means; they are moved last. A build that
@@ -22,7 +22,7 @@
 //! | [`recipe`] | what is to be built, checked: pure |
 //! | [`surroundings`], [`key`] | what the next step finds, and what a step is kept by: pure |
 //! | [`builder`], [`ports`] | builds that wait, run and are over; what they stand on |
-//! | `entries` | builds as they are remembered and forgotten |
+//! | `turns`, `entries` | who builds next; builds as they are remembered and forgotten |
 //! | `job`, `room`, `provision`, `copy`, `finish` | one build: its sandbox, its steps, its end |
 //! | `tags` | which build a name means; deleting |
 //! | [`record`], [`log`], [`shelf`], [`archive`] | what is on disk: builds, what they said, uploaded files |
@@ -46,10 +46,14 @@ mod job;
 mod provision;
 mod room;
 mod tags;
+mod turns;
+
+#[cfg(test)]
+mod tests;
 
 pub use builder::{Builder, Options, Wish};
 pub use error::{Refused, Result};
-pub use log::{Level, Line};
+pub use log::{Level, Line, Page};
 pub use ports::{Made, Ports, Source, Workshop, WorkshopError};
 pub use recipe::{Asked, AskedStep, Identity, Login, Recipe};
 pub use record::{Build, Reason, State};

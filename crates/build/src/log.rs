@@ -2,10 +2,12 @@
 //! on disk only.
 
 use std::{
+    borrow::Cow,
+    collections::VecDeque,
     fs::{File, OpenOptions},
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use model::Timestamp;
@@ -94,21 +96,25 @@ impl Log {
 
     /// Of a build that is to run.
     pub(crate) fn new(path: PathBuf) -> io::Result<Self> {
+        let log = Self::closed(path);
+        log.open()?;
+        Ok(log)
+    }
+
+    /// From now on something may be said.
+    pub(crate) fn open(&self) -> io::Result<()> {
         let file = OpenOptions::new()
             .append(true)
             .create(true)
             .mode(0o600)
-            .open(&path)?;
-        let open = Open {
+            .open(&self.path)?;
+        *self.open.lock() = Some(Open {
             lines: Vec::new(),
             bytes: 0,
             full: false,
             file,
-        };
-        Ok(Self {
-            path,
-            open: Mutex::new(Some(open)),
-        })
+        });
+        Ok(())
     }
 
     /// Adds a line; one too many is not kept.
@@ -147,29 +153,62 @@ impl Log {
         *self.open.lock() = None;
     }
 
-    /// Some lines, from the one of this number on.
-    pub(crate) fn page(&self, offset: usize, limit: usize, least: Level) -> Vec<Line> {
-        let some = |lines: &[Line]| {
-            let wanted = lines.iter().filter(|line| line.level >= least);
-            wanted.skip(offset).take(limit).cloned().collect()
-        };
+    /// Some lines. May block.
+    pub(crate) fn page(&self, page: &Page) -> Vec<Line> {
         if let Some(open) = self.open.lock().as_ref() {
-            return some(&open.lines);
+            return page.of(open.lines.iter().map(Cow::Borrowed));
         }
-        some(&read(&self.path))
+        let Ok(file) = File::open(&self.path) else {
+            return Vec::new();
+        };
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        // The last one may be half a line, of a server that died.
+        let lines = lines.filter_map(|line| serde_json::from_str(&line).ok());
+        page.of(lines.map(Cow::Owned))
     }
 }
 
-fn read(path: &Path) -> Vec<Line> {
-    let Ok(file) = File::open(path) else {
-        return Vec::new();
-    };
-    BufReader::new(file)
-        .lines()
-        .map_while(Result::ok)
-        // The last one may be half a line, of a server that died.
-        .filter_map(|line| serde_json::from_str(&line).ok())
-        .collect()
+/// Which lines are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// How many of them are left out.
+    pub offset: usize,
+    /// How many there are at most.
+    pub limit: usize,
+    /// How bad they are at least.
+    pub least: Level,
+    /// Not before this moment, in milliseconds; backward, not after it.
+    pub cursor: Option<i64>,
+    /// Whether the newest come first.
+    pub backward: bool,
+}
+
+impl Page {
+    /// Looks through lines one by one, and keeps no more than are wanted.
+    fn of<'l>(&self, lines: impl Iterator<Item = Cow<'l, Line>>) -> Vec<Line> {
+        let wanted = lines.filter(|line| {
+            let millis = line.at.as_micros() / 1000;
+            let in_time = self.cursor.is_none_or(|cursor| match self.backward {
+                false => millis >= cursor,
+                true => millis <= cursor,
+            });
+            line.level >= self.least && in_time
+        });
+        if !self.backward {
+            let wanted = wanted.skip(self.offset).take(self.limit);
+            return wanted.map(Cow::into_owned).collect();
+        }
+        let most = self.offset.saturating_add(self.limit);
+        let mut last = VecDeque::new();
+        for line in wanted {
+            if last.len() == most {
+                last.pop_front();
+            }
+            last.push_back(line);
+        }
+        let newest_first = last.into_iter().rev().skip(self.offset);
+        newest_first.map(Cow::into_owned).collect()
+    }
 }
 
 /// Cuts what a process writes into lines.
@@ -215,6 +254,42 @@ mod tests {
         }
     }
 
+    const fn all(least: Level) -> Page {
+        Page {
+            offset: 0,
+            limit: usize::MAX,
+            least,
+            cursor: None,
+            backward: false,
+        }
+    }
+
+    #[test]
+    fn pages_by_time_go_both_ways() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::new(directory.path().join("log")).unwrap();
+        for number in 0..5 {
+            log.add(Line {
+                at: Timestamp::from_micros(number * 1000),
+                ..line(&number.to_string(), Level::Info)
+            });
+        }
+        let said = |log: &Log, backward| -> Vec<String> {
+            let page = Page {
+                limit: 2,
+                cursor: Some(2),
+                backward,
+                ..all(Level::Debug)
+            };
+            log.page(&page).into_iter().map(|l| l.message).collect()
+        };
+        for _ in 0..2 {
+            assert_eq!(said(&log, false), ["2", "3"]);
+            assert_eq!(said(&log, true), ["2", "1"]);
+            log.close();
+        }
+    }
+
     #[test]
     fn pages_are_the_same_while_it_runs_and_after() {
         let directory = tempfile::tempdir().unwrap();
@@ -229,7 +304,12 @@ mod tests {
             log.add(line(&number.to_string(), level));
         }
         let said = |log: &Log, offset, limit, least| -> Vec<String> {
-            let lines = log.page(offset, limit, least).into_iter();
+            let page = Page {
+                offset,
+                limit,
+                ..all(least)
+            };
+            let lines = log.page(&page).into_iter();
             lines.map(|line| line.message).collect()
         };
         let check = |log: &Log| {
@@ -253,7 +333,7 @@ mod tests {
             log.add(line(&"x".repeat(2 * MAX_LINE), Level::Info));
         }
         log.add(line("why", Level::Error));
-        let lines = log.page(0, usize::MAX, Level::Debug);
+        let lines = log.page(&all(Level::Debug));
         let bytes: usize = lines.iter().map(|line| line.message.len()).sum();
         assert!(bytes < MAX_BYTES + 2 * MAX_LINE, "{bytes}");
         let last: Vec<_> = lines[lines.len() - 2..]

@@ -22,6 +22,8 @@ pub enum Source {
         name: String,
         /// As whom it is pulled.
         identity: Identity,
+        /// Whether clients may have it anyway, wherever it is.
+        trusted: bool,
     },
     /// This host: the image of a template.
     Here(String),

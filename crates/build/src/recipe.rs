@@ -79,6 +79,8 @@ pub enum Base {
         name: String,
         /// As whom it is pulled.
         identity: Identity,
+        /// Whether clients may have it anyway, wherever it is.
+        trusted: bool,
     },
     /// A template.
     Template(String),
@@ -185,6 +187,7 @@ impl Recipe {
             }
             (Some(name), None) if !name.is_empty() => Base::Image {
                 name,
+                trusted: asked.trusted,
                 identity: match (asked.login, asked.trusted) {
                     (Some(login), _) => Identity::Given(login),
                     (None, true) => Identity::Installation,
@@ -301,6 +304,13 @@ fn read_step(at: usize, step: AskedStep) -> Result<Step> {
             let user = next().ok_or_else(|| bad("it names nobody".into()))?;
             if !is_owner(&user) {
                 return Err(bad(format!("{user:?} does not name a user")));
+            }
+            if let Some((name, group)) = user.split_once(':') {
+                let why = format!(
+                    "the group {group:?} cannot be chosen: write {name:?} alone, whose own groups \
+                     it gets"
+                );
+                return Err(bad(why));
             }
             Instruction::User(user)
         }

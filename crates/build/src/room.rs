@@ -88,9 +88,18 @@ impl Job {
         }
     }
 
-    fn resources(&self) -> Option<Resources> {
+    /// What sandboxes of it may use: what was asked for, and else what its parent says.
+    pub(crate) fn resources(&self) -> Option<Resources> {
         let own = self.build().resources;
-        own.or_else(|| self.parent().and_then(|parent| parent.spec.resources))
+        let inherited = self.parent().and_then(|parent| parent.spec.resources);
+        let (Some(own), Some(inherited)) = (own, inherited) else {
+            return own.or(inherited);
+        };
+        Some(Resources {
+            cpu_millis: own.cpu_millis.or(inherited.cpu_millis),
+            memory_mib: own.memory_mib.or(inherited.memory_mib),
+            disk_mib: own.disk_mib.or(inherited.disk_mib),
+        })
     }
 
     /// Makes a sandbox and waits until it is ready: from the image of a template's record, or from

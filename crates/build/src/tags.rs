@@ -38,6 +38,15 @@ pub struct Tagged {
     pub at: Timestamp,
 }
 
+/// What became of the record of a build that is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    /// It is not there any more.
+    Gone,
+    /// Tags mean it: the build was ready.
+    InUse,
+}
+
 impl Builder {
     /// The id of a team's own template of this name or id, if it was built.
     #[must_use]
@@ -160,7 +169,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts tags on a build, which is ready from then on, and takes them from others.
+    /// Puts tags on a build, which is ready from then on, and takes them from others. Whoever calls
+    /// it holds `tagging`. If it answers an error, no tag was moved, unless the store does not know.
     pub(crate) async fn put(
         &self,
         team: &Namespace,
@@ -168,7 +178,15 @@ impl Builder {
         record: &Name,
         tags: &[Box<str>],
     ) -> Result<()> {
-        let now = self.now();
+        let others = self.records(team, template);
+        let known = others.iter().filter_map(|other| other.spec.build.as_ref());
+        let last = known
+            .flat_map(|build| &build.tags)
+            .map(|tag| tag.assigned_at)
+            .max();
+        // Also if the clock went back: what is put last counts.
+        let after = last.map(|last| last.plus(Duration::from_micros(1)));
+        let now = self.now().max(after.unwrap_or_else(|| self.now()));
         let mut full = false;
         self.amend(record, |next| {
             next.metadata.annotations.remove(ANNOTATION);
@@ -188,13 +206,13 @@ impl Builder {
             let why = format!("a build has at most {MAX_TAGS} of them");
             return Err(Refused::bad("tags", why));
         }
-        for other in self.records(team, template) {
+        for other in others {
             let name = &other.metadata.name;
-            if name != record {
-                self.take(name, |tag| {
-                    tags.contains(&tag.tag) && tag.assigned_at <= now
-                })
-                .await?;
+            if name != record
+                && let Err(error) = self.take(name, |tag| tags.contains(&tag.tag)).await
+            {
+                // It means the newer one all the same; the next move takes it away.
+                tracing::warn!(%name, %error, "a build keeps a tag that another was given");
             }
         }
         Ok(())
@@ -284,7 +302,12 @@ impl Builder {
                 .is_some_and(|b| b.tags.is_empty());
             let under_way = record.metadata.annotations.contains_key(ANNOTATION);
             if untagged && !under_way && self.user_of(&record.metadata.name).is_none() {
-                self.discard(&record.key()).await;
+                // As it was seen: whoever gave it a tag since means to use it.
+                let seen = Precondition {
+                    uid: record.metadata.uid,
+                    version: Some(record.version()),
+                };
+                self.discard_if(&record.key(), seen).await;
             }
         }
     }
@@ -317,14 +340,55 @@ impl Builder {
         snapshot.map(|snapshot| format!("snapshot {}", snapshot.metadata.name))
     }
 
+    /// Removes the record of a build, unless its tags have made it ready.
+    pub(crate) async fn withdraw(&self, record: &Name) -> Withdrawn {
+        let key = key_of(record);
+        let backoff = kit::Backoff {
+            first: Duration::from_millis(50),
+            cap: Duration::from_secs(2),
+        };
+        for attempt in 1..=ATTEMPTS {
+            let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+            match self.on.store.find::<TemplateSpec>(&key).await {
+                Ok(None) => return Withdrawn::Gone,
+                Ok(Some(found)) if found.metadata.is_deleting() => return Withdrawn::Gone,
+                Ok(Some(found)) if !found.metadata.annotations.contains_key(ANNOTATION) => {
+                    // Who hears that it is ready must find it.
+                    let deadline = Instant::now() + CATCH_UP;
+                    let seen = self
+                        .on
+                        .templates
+                        .wait_for_version(found.version(), deadline);
+                    let _ = seen.await;
+                    return Withdrawn::InUse;
+                }
+                Ok(Some(found)) => {
+                    let seen = Precondition {
+                        uid: found.metadata.uid,
+                        version: Some(found.version()),
+                    };
+                    self.discard_if(&key, seen).await;
+                }
+                Err(error) => tracing::warn!(%key, %error, attempt, "what a build left stays"),
+            }
+            tokio::time::sleep(backoff.delay(attempt, &self.on.entropy)).await;
+        }
+        Withdrawn::Gone
+    }
+
     /// Removes a record, whatever it is at, and does not give up easily.
     pub(crate) async fn discard(&self, key: &Key) {
+        self.discard_if(key, Precondition::default()).await;
+    }
+
+    /// The same, if it is what was seen.
+    async fn discard_if(&self, key: &Key, seen: Precondition) {
         let backoff = kit::Backoff {
             first: Duration::from_millis(50),
             cap: Duration::from_secs(2),
         };
         for attempt in 1..=8 {
-            match self.on.store.delete(key, Precondition::default()).await {
+            match self.on.store.delete(key, seen).await {
                 Ok(Deletion::Removed(record) | Deletion::Marked(record)) => {
                     let deadline = Instant::now() + CATCH_UP;
                     let version = record.version();
@@ -336,7 +400,11 @@ impl Builder {
                     };
                     return;
                 }
-                Err(StoreError::NotFound(_)) => return,
+                Err(
+                    StoreError::NotFound(_)
+                    | StoreError::Conflict { .. }
+                    | StoreError::OtherUid { .. },
+                ) => return,
                 Err(error) => tracing::warn!(%key, %error, attempt, "what a build left stays"),
             }
             tokio::time::sleep(backoff.delay(attempt, &self.on.entropy)).await;
@@ -355,6 +423,6 @@ pub(crate) fn key_of(record: &Name) -> Key {
 
 /// The build behind a record, if it is a team's own.
 fn own<'r>(team: &Namespace, record: &'r SandboxTemplate) -> Option<&'r Built> {
-    let is_own = record.spec.teams == [team.clone()] && !record.metadata.is_deleting();
-    record.spec.build.as_deref().filter(|_| is_own)
+    let build = record.spec.built_by(team);
+    build.filter(|_| !record.metadata.is_deleting())
 }

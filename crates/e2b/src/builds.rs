@@ -12,7 +12,9 @@ pub(crate) mod wire;
 
 use std::sync::Arc;
 
-use build::{Asked, AskedStep, Builder, Level, Line, Login, Recipe, Refused, Wish, recipe::Base};
+use build::{
+    Asked, AskedStep, Builder, Level, Line, Login, Page, Recipe, Refused, Wish, recipe::Base,
+};
 use http::StatusCode;
 use model::{Namespace, sandbox::Resources, workload::Secret};
 
@@ -47,8 +49,6 @@ pub(crate) const LOGS_QUERY: &[Param] = &[
     Param::new("source", "Without effect: there is one"),
 ];
 const MAX_LINES: i64 = 100;
-/// Lines that are looked through for a page by time.
-const ALL_LINES: usize = 1 << 16;
 /// The user that Google's registries know a service account by.
 const GOOGLE: &str = "_json_key";
 
@@ -109,10 +109,10 @@ fn refuse_taken(api: &E2b, team: &Namespace, name: &str) -> Result<(), Refusal> 
     let Ok(meant) = api.meant(team, plain) else {
         return Ok(());
     };
-    let built = meant.found.as_ref().is_some_and(|found| {
-        found.spec.build.is_some() && found.spec.teams == [team.clone()] && meant.pool.is_none()
-    });
-    match built && meant.start.is_none() {
+    // Another team's that this one may use is no obstacle: a team's own goes before it.
+    let found = meant.found.as_ref();
+    let built = found.is_some_and(|found| found.spec.build.is_some());
+    match built && meant.pool.is_none() && meant.start.is_none() {
         true => Ok(()),
         false => Err(Refusal::conflict(format!(
             "name: a pool, a snapshot or a template of the installation is called {plain:?}: use \
@@ -212,7 +212,14 @@ pub(crate) async fn status(call: Call) -> Answer {
     let (template, id) = (part(&call, 0), part(&call, 1));
     // The state first: what is said until then is in the lines.
     let build = builder.find(team, template, id)?;
-    let lines = builder.lines(team, template, id, offset, limit, least)?;
+    let page = Page {
+        offset,
+        limit,
+        least,
+        cursor: None,
+        backward: false,
+    };
+    let lines = builder.lines(team, template, id, page).await?;
     let reason = build.reason.as_ref().map(|reason| BuildReason {
         message: reason.message.clone(),
         step: reason.step.clone(),
@@ -243,18 +250,14 @@ pub(crate) async fn logs(call: Call) -> Answer {
         Some(_) => return Err(Refusal::bad_field("direction", "use forward or backward")),
     };
     let (template, id) = (part(&call, 0), part(&call, 1));
-    let mut lines = builder.lines(team, template, id, 0, ALL_LINES, level(&call)?)?;
-    if let Some(cursor) = cursor {
-        let millis = |line: &Line| line.at.as_micros() / 1000;
-        lines.retain(|line| match backward {
-            false => millis(line) >= cursor,
-            true => millis(line) <= cursor,
-        });
-    }
-    if backward {
-        lines.reverse();
-    }
-    lines.truncate(limit);
+    let page = Page {
+        offset: 0,
+        limit,
+        least: level(&call)?,
+        cursor,
+        backward,
+    };
+    let lines = builder.lines(team, template, id, page).await?;
     let logs = lines.into_iter().map(entry).collect();
     json(StatusCode::OK, &BuildLogs { logs })
 }
@@ -333,6 +336,7 @@ impl From<Refused> for Refusal {
             Refused::NotFound(_) => Self::not_found(refused.to_string()),
             Refused::Conflict(why) => Self::conflict(why),
             Refused::TooMany(why) => Self::too_many(why),
+            Refused::TooLarge(why) => Self::too_large(why),
             Refused::Quota(exceeded) => exceeded.into(),
             Refused::Store(error) => error.into(),
             Refused::Disk { doing, source } => {

@@ -53,8 +53,8 @@ impl E2b {
         })
     }
 
-    /// Of those templates with an alias that a team may use: the build that was given it last, or
-    /// else the first by name.
+    /// Of those templates with an alias that a team may use: its own before others', then the build
+    /// that was given it last, or else the first by name.
     fn template_by_alias(
         &self,
         team: &Namespace,
@@ -69,7 +69,8 @@ impl E2b {
             .filter(|t| may_use(team, t) && !t.metadata.is_deleting())
             .min_by_key(|t| {
                 let tagged = t.spec.build.as_ref().and_then(|build| build.tagged_at(tag));
-                (std::cmp::Reverse(tagged), t.metadata.name.clone())
+                let foreign = t.spec.built_by(team).is_none();
+                (foreign, std::cmp::Reverse(tagged), t.metadata.name.clone())
             })
     }
 

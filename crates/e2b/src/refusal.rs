@@ -177,11 +177,12 @@ impl Refusal {
         Self::new(StatusCode::TOO_MANY_REQUESTS, message).retry(Retry::Never)
     }
 
+    pub(crate) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
     pub(crate) fn body_too_large(limit: usize) -> Self {
-        Self::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the request body is longer than {limit} bytes"),
-        )
+        Self::too_large(format!("the request body is longer than {limit} bytes"))
     }
 
     pub(crate) fn body_too_slow(limit: Duration) -> Self {

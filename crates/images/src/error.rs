@@ -52,6 +52,15 @@ pub enum ImageError {
         /// The registry's host.
         registry: Box<str>,
     },
+    /// Only this host's own network can reach the registry, and a client named it.
+    #[error(
+        "registry {registry} is at an address of the server's own network, which its clients may \
+         not choose: an administrator can allow it by `e2b.images`, or name it as insecure"
+    )]
+    OutOfReach {
+        /// The registry's host.
+        registry: Box<str>,
+    },
     /// The registry did not answer, or not to the end.
     #[error("registry {registry} did not deliver: {why}")]
     Unreachable {
@@ -277,6 +286,7 @@ impl ImageError {
             | Self::Unknown { .. }
             | Self::Unauthorized { .. }
             | Self::Insecure { .. }
+            | Self::OutOfReach { .. }
             | Self::Mismatch { .. }
             | Self::Platform { .. }
             | Self::Unsupported { .. }
@@ -301,6 +311,7 @@ impl ImageError {
             | Self::Unknown { .. }
             | Self::Unauthorized { .. }
             | Self::Insecure { .. }
+            | Self::OutOfReach { .. }
             | Self::Uncapturable(_)
             | Self::NoBase { .. }
             | Self::Secret { .. }

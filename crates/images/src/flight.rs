@@ -15,7 +15,7 @@ use crate::{
     digest::digest_of,
     error::{ImageError, Result},
     reference::Reference,
-    registry::{self, Credentials, Login},
+    registry::{self, Credentials, Login, Reach},
     store::{BASE, Pinned, Store},
 };
 
@@ -176,6 +176,18 @@ impl Store {
         }
     }
 
+    /// What a name leads to now, for somebody who may choose it, and may not have all that is here.
+    ///
+    /// # Errors
+    /// If there is no such image, or it cannot be had.
+    pub async fn ensure_chosen(&self, name: &str) -> Result<Arc<Pinned>> {
+        let is_fixed = Reference::from_str(name).is_ok_and(|r| r.digest().is_some());
+        match self.find_chosen(name)? {
+            Some(here) if is_fixed || name == BASE => Ok(Arc::new(here)),
+            Some(_) | None => self.pull(name)?.wait(|_| {}).await,
+        }
+    }
+
     /// Starts a pull, or joins the one of that name that is under way.
     ///
     /// # Errors
@@ -186,8 +198,8 @@ impl Store {
         let (store, key) = (self.clone(), name.clone());
         Ok(
             self.fly(&self.inner().flights, &name, |tasks, tell| async move {
-                let login = Login::Configured;
-                let pulled = registry::pull(&store, &reference, &tasks, &login, &tell).await?;
+                let how = (&Login::Configured, Reach::Anywhere);
+                let pulled = registry::pull(&store, &reference, &tasks, how, &tell).await?;
                 store.inner().name(&key, &pulled.share())?;
                 Ok(Arc::new(pulled))
             }),
@@ -201,19 +213,28 @@ impl Store {
     ///
     /// # Errors
     /// If the text does not name an image.
-    pub fn pull_as(&self, name: &str, who: Option<Credentials>) -> Result<Flight<Arc<Pinned>>> {
+    pub fn pull_as(
+        &self,
+        name: &str,
+        who: Option<Credentials>,
+        reach: Reach,
+    ) -> Result<Flight<Arc<Pinned>>> {
         let reference: Reference = name.parse()?;
         let store = self.clone();
         let (key, login) = match who {
             Some(who) => {
                 let proof = digest_of(who.basic().as_bytes());
-                (format!("{reference} as {proof}"), Login::Given(who))
+                (
+                    format!("{reference} as {proof}, {reach:?}"),
+                    Login::Given(who),
+                )
             }
-            None => (format!("{reference} as nobody"), Login::Nobody),
+            None => (format!("{reference} as nobody, {reach:?}"), Login::Nobody),
         };
         let flights = &self.inner().flights;
         Ok(self.fly(flights, &key, |tasks, tell| async move {
-            let pulled = registry::pull(&store, &reference, &tasks, &login, &tell).await?;
+            let how = (&login, reach);
+            let pulled = registry::pull(&store, &reference, &tasks, how, &tell).await?;
             Ok(Arc::new(pulled))
         }))
     }

@@ -50,7 +50,7 @@ pub use import::Imported;
 pub use manifest::ImageConfig;
 pub use publish::{Fetched, Pushed};
 pub use reference::Reference;
-pub use registry::{Credentials, Login, RegistryOptions};
+pub use registry::{Credentials, Login, Reach, RegistryOptions};
 pub use store::{
     BASE, Image, InUse, Kept, Note, OnSweep, Options, Origin, Pinned, Store, Sweep, Swept,
 };

@@ -63,7 +63,8 @@ impl Store {
             return Ok(name.into());
         }
         let reference: Reference = name.parse()?;
-        let here = self.find(name)?;
+        // A digest is no proof that whoever names it may have what it names.
+        let here = self.find_chosen(name)?;
         let fixed = reference.digest().is_some();
         let digest = match (policy, here) {
             (ImagePullPolicy::Never, None) => return Err(ImageError::NotPresent(name.into())),

@@ -6,6 +6,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`credentials`] | who we are, from settings or from Docker's configuration |
+//! | [`reach`] | which addresses may be asked |
 //! | `http` | one request: TLS or not, deadlines, redirects |
 //! | `session` | requests on one repository, with the token that they need |
 //! | `blob` | a download that goes on where it broke off |
@@ -20,6 +21,7 @@ pub mod credentials;
 mod http;
 mod pull;
 mod push;
+pub mod reach;
 mod session;
 mod upload;
 
@@ -42,6 +44,7 @@ pub(crate) use capture::fetch_capture;
 pub use credentials::{Credentials, Login};
 pub(crate) use pull::{pull, resolve};
 pub(crate) use push::{Parcel, push};
+pub use reach::Reach;
 
 use crate::error::{Doing as _, ImageError, Result};
 

@@ -194,6 +194,33 @@ impl Store {
         Ok(self.find_digest(&digest))
     }
 
+    /// The same, for names that somebody chose who may not have all that is here: what is named by
+    /// its digest is found only if it came from that repository.
+    ///
+    /// # Errors
+    /// If the text does not name an image.
+    pub fn find_chosen(&self, name: &str) -> Result<Option<Pinned>> {
+        let name = canonical(name)?;
+        let reference = Reference::from_str(&name).ok();
+        let wanted = reference.as_ref().and_then(|r| Some((r, r.digest()?)));
+        let known = {
+            let state = self.0.state.lock();
+            let of_repository = |known: &str, digest: &Digest| {
+                let (reference, wanted) = wanted?;
+                let known = Reference::from_str(known).ok()?;
+                let same = known.registry() == reference.registry()
+                    && known.repository() == reference.repository();
+                let image = state.images.get(digest).filter(|_| same)?;
+                let is_it = image.digest() == wanted || image.index() == Some(wanted);
+                is_it.then(|| digest.clone())
+            };
+            let exact = state.names.get(&*name).cloned();
+            let mut all = state.names.iter();
+            exact.or_else(|| all.find_map(|(known, digest)| of_repository(known, digest)))
+        };
+        Ok(known.and_then(|digest| self.find_digest(&digest)))
+    }
+
     /// The image of a manifest's or an index's digest, if it is here. It stays here while the
     /// answer is held.
     #[must_use]

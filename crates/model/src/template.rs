@@ -72,6 +72,17 @@ impl TemplateSpec {
         let all = all.map(|alias| alias.split_once(':').unwrap_or((alias, DEFAULT_TAG)));
         all.chain(self.build.iter().flat_map(|build| build.aliases()))
     }
+
+    /// The build that made it, if it is a team's own.
+    #[must_use]
+    pub fn built_by(&self, team: &Namespace) -> Option<&Built> {
+        let build = self.build.as_deref()?;
+        let is_own = match &build.team {
+            Some(builder) => builder == team,
+            None => self.teams == [team.clone()],
+        };
+        is_own.then_some(build)
+    }
 }
 
 /// The build that made a template. Each build of one is a record of its own, and they share an id
@@ -83,6 +94,10 @@ pub struct Built {
     pub template: Name,
     /// The name that its builds share.
     pub name: Box<str>,
+    /// The team that built it, and may build it again, whoever else may use it. Absent in records of
+    /// before, where it is the only one that may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<Namespace>,
     /// Which build this is.
     #[schemars(with = "String")]
     pub id: Uid,

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use auth::Ledger;
 use build::{Builder, Identity, Made, Source, Workshop, WorkshopError};
-use images::{BASE, Commit, Compression, Credentials, ImageError, Pinned, Reference, Store};
+use images::{BASE, Commit, Compression, Credentials, ImageError, Pinned, Reach, Reference, Store};
 use kit::Tasks;
 use model::{Digest, Uid, template::ImagePullPolicy};
 use runtime_local::LocalRuntime;
@@ -65,10 +65,14 @@ impl Workshop for LocalWorkshop {
     async fn fetch(&self, source: &Source) -> Result<Made, WorkshopError> {
         let images = self.0.images();
         match source {
-            Source::Registry { name, identity } => {
+            Source::Registry {
+                name,
+                identity,
+                trusted,
+            } => {
                 let who = match identity {
                     Identity::Installation => {
-                        let pulled = images.ensure(name, ImagePullPolicy::Always).await;
+                        let pulled = images.ensure_chosen(name).await;
                         return Ok(made(name, pulled.map_err(said)?));
                     }
                     Identity::Given(login) => {
@@ -76,7 +80,12 @@ impl Workshop for LocalWorkshop {
                     }
                     Identity::Nobody => None,
                 };
-                let pull = images.pull_as(name, who).map_err(said)?;
+                // What clients may choose anyway may be where only this host is.
+                let reach = match trusted {
+                    true => Reach::Anywhere,
+                    false => Reach::Public,
+                };
+                let pull = images.pull_as(name, who, reach).map_err(said)?;
                 Ok(made(name, pull.wait(|_| {}).await.map_err(said)?))
             }
             Source::Here(name) => match images.find(name).map_err(said)? {

@@ -71,6 +71,7 @@ fn a_bad_step_is_named_with_what_is_wrong() {
         (step("ENV", &["A"]), "names and values"),
         (step("ENV", &["A B", "c"]), "name of a variable"),
         (step("USER", &["a b"]), "name a user"),
+        (step("USER", &["a:b"]), "the group \"b\" cannot be chosen"),
         (step("WORKDIR", &[""]), "no path"),
     ];
     for (asked, said) in cases {

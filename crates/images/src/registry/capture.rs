@@ -6,7 +6,7 @@ use std::{fs::File, io, io::Write, sync::Arc};
 use kit::Tasks;
 use model::Digest;
 
-use super::{credentials::Login, pull::pull, session::Session};
+use super::{Reach, credentials::Login, pull::pull, session::Session};
 use crate::{
     commit::{BASE_DIGEST, LAYER},
     compression::decompressed,
@@ -31,7 +31,8 @@ pub(crate) async fn fetch_capture(
     let inner = store.inner();
     let mut hold = Hold::new(inner.clone());
     hold.add([layer.clone()]);
-    let session = Session::open(&inner.registry, from, tasks.clone(), login).await?;
+    let session =
+        Session::open(&inner.registry, from, tasks.clone(), login, Reach::Anywhere).await?;
     let name = from.to_string();
     let (_, bytes) = session.fetch_document(from.version()).await?;
     let Resolved::Image(manifest) = parse(&name, &bytes)? else {
@@ -50,7 +51,7 @@ pub(crate) async fn fetch_capture(
     let below = from.at(base.clone());
     let base = match store.find_digest(&base) {
         Some(base) => base,
-        None => pull(store, &below, tasks, login, tell).await?,
+        None => pull(store, &below, tasks, (login, Reach::Anywhere), tell).await?,
     };
     hold.add([top.digest.clone()]);
     tell.begin(std::iter::once(top.size));

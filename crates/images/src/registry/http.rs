@@ -1,6 +1,6 @@
 //! One request: connect, ask, hear.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Registry, host_of};
+use super::{Reach, Registry, host_of};
 use crate::error::{ImageError, Result};
 
 /// How many redirects are followed: to storage, and maybe once more.
@@ -64,11 +64,11 @@ impl Registry {
     /// How a registry is to be spoken to. One that may be plain is tried with TLS first, and
     /// believed to be plain only if it does not speak TLS at all: a certificate that is not
     /// trusted is a failure, not a reason to talk openly.
-    pub(super) async fn scheme(&self, authority: &str) -> Result<Scheme> {
+    pub(super) async fn scheme(&self, authority: &str, reach: Reach) -> Result<Scheme> {
         if !self.may_be_plain(authority) {
             return Ok(Scheme::Https);
         }
-        let stream = self.dial(authority, Scheme::Https).await?;
+        let stream = self.dial(authority, Scheme::Https, reach).await?;
         match self.handshake(authority, stream).await? {
             Ok(_) => Ok(Scheme::Https),
             Err(error) => match tls_error(&error) {
@@ -80,7 +80,12 @@ impl Registry {
 
     /// Sends a request and follows redirects. The answer may have any status but those that say to
     /// try later, which are failures. Answers where it came from too.
-    pub(super) async fn ask(&self, tasks: &Tasks, what: Ask) -> Result<(Uri, Response<Incoming>)> {
+    pub(super) async fn ask(
+        &self,
+        tasks: &Tasks,
+        what: Ask,
+        reach: Reach,
+    ) -> Result<(Uri, Response<Incoming>)> {
         let Ask {
             method,
             mut uri,
@@ -90,7 +95,8 @@ impl Registry {
         for _ in 0..=REDIRECTS {
             let (scheme, authority) = self.target(&uri)?;
             let request = (method.clone(), headers.clone(), body.clone());
-            let response = self.send(tasks, scheme, &authority, &uri, request).await?;
+            let to = (scheme, authority.as_str(), reach);
+            let response = self.send(tasks, to, &uri, request).await?;
             let status = response.status();
             if follows(&method, status) {
                 let next = location(&uri, response.headers())
@@ -134,8 +140,7 @@ impl Registry {
     async fn send(
         &self,
         tasks: &Tasks,
-        scheme: Scheme,
-        authority: &str,
+        (scheme, authority, reach): (Scheme, &str, Reach),
         uri: &Uri,
         (method, headers, body): (Method, HeaderMap, Bytes),
     ) -> Result<Response<Incoming>> {
@@ -157,7 +162,7 @@ impl Registry {
         let agent = http::HeaderValue::from_static(agent);
         request.headers_mut().insert(header::USER_AGENT, agent);
 
-        let stream = self.dial(authority, scheme).await?;
+        let stream = self.dial(authority, scheme, reach).await?;
         match scheme {
             Scheme::Http => {
                 let asked = self.exchange(tasks, authority, stream, request);
@@ -204,7 +209,7 @@ impl Registry {
         }
     }
 
-    async fn dial(&self, authority: &str, scheme: Scheme) -> Result<TcpStream> {
+    async fn dial(&self, authority: &str, scheme: Scheme, reach: Reach) -> Result<TcpStream> {
         let port = match (authority.rsplit_once(':'), scheme) {
             (Some((_, port)), _) if !port.ends_with(']') => port
                 .parse()
@@ -212,7 +217,16 @@ impl Registry {
             (_, Scheme::Https) => 443,
             (_, Scheme::Http) => 80,
         };
-        let connect = TcpStream::connect((host_of(authority), port));
+        let found = tokio::net::lookup_host((host_of(authority), port));
+        let found: Vec<SocketAddr> = self.within(authority, found).await?.collect();
+        let listed = self.options.insecure.contains(authority);
+        if !listed && found.iter().any(|at| !reach.includes(at.ip())) {
+            return Err(ImageError::OutOfReach {
+                registry: authority.into(),
+            });
+        }
+        // To what was looked at: a second look could find something else.
+        let connect = TcpStream::connect(found.as_slice());
         let stream = self.within(authority, connect).await?;
         // Requests are small and wait for an answer.
         let _ = stream.set_nodelay(true);

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Limited};
 use kit::Tasks;
 use model::Digest;
 
-use super::{credentials::Login, session::Session};
+use super::{credentials::Login, reach::Reach, session::Session};
 use crate::{
     digest::{digest_of, verify},
     error::{Doing as _, ImageError, Result},
@@ -26,11 +26,11 @@ pub(crate) async fn pull(
     store: &Store,
     reference: &Reference,
     tasks: &Tasks,
-    login: &Login,
+    (login, reach): (&Login, Reach),
     tell: &Tell,
 ) -> Result<Pinned> {
     let inner = store.inner();
-    let session = Session::open(&inner.registry, reference, tasks.clone(), login).await?;
+    let session = Session::open(&inner.registry, reference, tasks.clone(), login, reach).await?;
     let mut hold = Hold::new(inner.clone());
     let (digest, bytes) = session.fetch_document(reference.version()).await?;
     if let Some(found) = store.find_digest(&digest) {
@@ -68,8 +68,8 @@ pub(crate) async fn pull(
 /// The digest of the image that a name leads to now, as the registry says.
 pub(crate) async fn resolve(store: &Store, reference: &Reference, tasks: &Tasks) -> Result<Digest> {
     let inner = store.inner();
-    let login = Login::Configured;
-    let session = Session::open(&inner.registry, reference, tasks.clone(), &login).await?;
+    let (login, reach) = (Login::Configured, Reach::Anywhere);
+    let session = Session::open(&inner.registry, reference, tasks.clone(), &login, reach).await?;
     let (digest, bytes) = session.fetch_document(reference.version()).await?;
     let name = reference.to_string();
     match parse(&name, &bytes)? {

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use kit::Tasks;
 use model::Digest;
 
-use super::{BACKOFF, credentials::Login, session::Session};
+use super::{BACKOFF, Reach, credentials::Login, session::Session};
 use crate::{
     digest::verify,
     error::{ImageError, Result},
@@ -57,7 +57,7 @@ pub(crate) async fn push(
     tell: &Tell,
 ) -> Result<()> {
     let from = parcel.from.as_deref();
-    let session = Session::open(&inner.registry, to, tasks.clone(), login).await?;
+    let session = Session::open(&inner.registry, to, tasks.clone(), login, Reach::Anywhere).await?;
     let session = session.for_writing(from);
     let blobs = parcel.blobs();
     tell.begin(blobs.iter().map(|blob| blob.size));

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{
-    Credentials, Registry,
+    Credentials, Reach, Registry,
     credentials::Login,
     http::{Ask, Scheme, unreachable},
 };
@@ -29,6 +29,7 @@ pub(super) struct Session<'a> {
     writes: bool,
     scheme: Scheme,
     credentials: Option<Credentials>,
+    reach: Reach,
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -49,11 +50,13 @@ impl<'a> Session<'a> {
         reference: &'a Reference,
         tasks: Tasks,
         login: &Login,
+        reach: Reach,
     ) -> Result<Self> {
         Ok(Self {
             scopes: Vec::new(),
             writes: false,
-            scheme: registry.scheme(reference.host()).await?,
+            scheme: registry.scheme(reference.host(), reach).await?,
+            reach,
             credentials: login.find(&registry.options, reference.registry())?,
             authorization: Mutex::default(),
             registry,
@@ -112,7 +115,7 @@ impl<'a> Session<'a> {
                 headers,
                 body: body.clone(),
             };
-            self.registry.ask(&self.tasks, what)
+            self.registry.ask(&self.tasks, what, self.reach)
         };
         let (from, response) = ask().await?;
         if response.status() != StatusCode::UNAUTHORIZED || !own {
@@ -218,7 +221,7 @@ impl<'a> Session<'a> {
             headers,
             body: Bytes::new(),
         };
-        let (_, response) = self.registry.ask(&self.tasks, what).await?;
+        let (_, response) = self.registry.ask(&self.tasks, what, self.reach).await?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(self.unauthorized()),
