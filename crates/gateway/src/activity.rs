@@ -231,17 +231,44 @@ impl Activity {
         limit: u32,
         is_use: bool,
     ) -> Result<Held, NotIn> {
-        let held = match is_use {
-            true => self.open(route, limit),
-            false => self.glimpse(route, limit),
+        let kind = match is_use {
+            true => Kind::Inside,
+            false => Kind::Unnoticed,
         };
-        let held = held.ok_or(NotIn::TooMany)?;
+        let (held, now) = self.count(routes, route, limit, kind)?;
+        match now.state {
+            State::Running => Ok(held),
+            _ => Err(NotIn::Closed),
+        }
+    }
+
+    /// Counts something as waiting for a delivery, whatever that does. The answer brings its route as
+    /// it was seen after that: see [`Self::let_in`].
+    ///
+    /// # Errors
+    /// If as many are open as may be, or there is no such delivery any more.
+    pub fn let_wait(
+        &self,
+        routes: &Table,
+        route: &Route,
+        limit: u32,
+    ) -> Result<(Held, Arc<Route>), NotIn> {
+        self.count(routes, route, limit, Kind::Parked)
+    }
+
+    /// Counts first and looks then: no other order lets one of two see the other.
+    fn count(
+        &self,
+        routes: &Table,
+        route: &Route,
+        limit: u32,
+        kind: Kind,
+    ) -> Result<(Held, Arc<Route>), NotIn> {
+        let held = self.hold(route, limit, kind).ok_or(NotIn::TooMany)?;
         fence(Ordering::SeqCst);
         let id = route.id.as_ref().ok_or(NotIn::Closed)?;
-        match routes.check(id, route.uid, route.epoch) {
-            Ok(now) if now.state == State::Running => Ok(held),
-            Ok(_) | Err(_) => Err(NotIn::Closed),
-        }
+        let now = routes.check(id, route.uid, route.epoch);
+        Ok((held, now.map_err(|_| NotIn::Closed)?))
     }
 
     /// Opens something, unless as many are open as may be.
@@ -254,12 +281,6 @@ impl Activity {
     #[must_use]
     pub fn park(&self, route: &Route, limit: u32) -> Option<Held> {
         self.hold(route, limit, Kind::Parked)
-    }
-
-    /// The same for what goes in and is no use.
-    #[must_use]
-    pub fn glimpse(&self, route: &Route, limit: u32) -> Option<Held> {
-        self.hold(route, limit, Kind::Unnoticed)
     }
 
     fn hold(&self, route: &Route, limit: u32, kind: Kind) -> Option<Held> {

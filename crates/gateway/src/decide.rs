@@ -84,6 +84,8 @@ pub(crate) struct Found {
     pub(crate) is_bare: bool,
     /// It is use of the sandbox.
     pub(crate) is_use: bool,
+    /// It has shown here that it may wake the sandbox, should that fall asleep under it.
+    pub(crate) may_wake: bool,
     /// The request's own id.
     pub(crate) request_id: Option<HeaderValue>,
 }
@@ -169,6 +171,11 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
         Ok(pass) => pass,
         Err(refusal) => return refuse(refusal),
     };
+    let passage = gate::passage(&route);
+    // Who has not shown a token learns nothing of the state, and is not taken for somebody who uses
+    // it. Where it is awake and its token is not known here, its agent finds out.
+    let is_checked =
+        pass == Pass::Signed && (passage != Passage::Forward || knows_token(worker, &route));
     let found = Found {
         route,
         port,
@@ -176,16 +183,14 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
         marks: seen.marks,
         is_bare: asking.is_bare,
         is_use: !(asking.method == Method::OPTIONS && seen.is_of_a_preflight()),
+        may_wake: match pass {
+            Pass::Full => true,
+            Pass::Signed => is_checked,
+            Pass::Preflight => false,
+        },
         request_id: seen.request_id(),
     };
-    let passage = gate::passage(&found.route);
-    // Who has not shown a token learns nothing of the state, and is not taken for somebody who uses
-    // it. Where it is awake and its token is not known here, its agent finds out.
-    let is_checked = passage != Passage::Forward || knows_token(worker, &found.route);
-    if pass == Pass::Signed
-        && is_checked
-        && let Err(refusal) = check_signature(worker, &found.route, asking)
-    {
+    if is_checked && let Err(refusal) = check_signature(worker, &found.route, asking) {
         return refuse(refusal);
     }
     match passage {

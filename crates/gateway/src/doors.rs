@@ -2,11 +2,14 @@
 //!
 //! A server reads all it knows before it answers. A client whose connection is refused meanwhile
 //! cannot tell that from no server at all, so whoever comes early is let in and told to come again.
+//! One answer is all that a connection gets: the next request is to find whoever serves by then, and
+//! a client of HTTP/2 would else stay.
 
 use std::{
     convert::Infallible,
     fmt, io,
     net::{SocketAddr, TcpListener},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -14,16 +17,20 @@ use std::{
 use axum::body::Body;
 use http::{HeaderValue, Request, Response};
 use hyper::{body::Incoming, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
 use kit::Tasks;
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpSocket, TcpStream},
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     answer::{About, REQUEST_ID, Refusal},
@@ -138,10 +145,11 @@ async fn turn_away(listener: tokio::net::TcpListener, acceptor: Option<TlsAccept
         match accepted {
             Ok((stream, _)) => {
                 let acceptor = acceptor.clone();
+                let stopping = tasks.stopping().clone();
                 tasks.spawn(async move {
                     let _place = place;
                     // How it ends is the client's affair.
-                    let _ = timeout(EARLY_TIME, tell(stream, acceptor)).await;
+                    let _ = timeout(EARLY_TIME, tell(stream, acceptor, stopping)).await;
                 });
             }
             Err(error) => {
@@ -152,31 +160,52 @@ async fn turn_away(listener: tokio::net::TcpListener, acceptor: Option<TlsAccept
     }
 }
 
-async fn tell(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<()> {
+async fn tell(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    stopping: CancellationToken,
+) -> io::Result<()> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().keep_alive(false);
+    builder.http2().timer(TokioTimer::new());
     let Some(acceptor) = acceptor else {
-        return converse(stream, false).await;
+        // What a client speaks here its first bytes say. Who has sent none is still answered.
+        return converse(stream, &builder, CancellationToken::new()).await;
     };
     let stream = acceptor.accept(stream).await?;
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    converse(stream, is_http2).await
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        return converse(stream, &builder.http2_only(), stopping).await;
+    }
+    converse(stream, &builder.http1_only(), CancellationToken::new()).await
 }
 
-async fn converse<S>(stream: S, is_http2: bool) -> io::Result<()>
+/// Answers once. Where `leave` comes first, a client that has asked nothing is told to leave.
+async fn converse<S>(
+    stream: S,
+    builder: &auto::Builder<TokioExecutor>,
+    leave: CancellationToken,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let io = TokioIo::new(stream);
-    let service = service_fn(|request| async move { Ok::<_, Infallible>(early(&request)) });
-    let ended = if is_http2 {
-        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .serve_connection(io, service)
-            .await
-    } else {
-        hyper::server::conn::http1::Builder::new()
-            .keep_alive(false)
-            .serve_connection(io, service)
-            .await
+    let answered = Notify::new();
+    let service = service_fn(|request| {
+        answered.notify_one();
+        async move { Ok::<_, Infallible>(early(&request)) }
+    });
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        biased;
+        ended = serving.as_mut() => ended,
+        () = async {
+            tokio::select! {
+                () = answered.notified() => {}
+                () = leave.cancelled() => {}
+            }
+        } => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
     };
     ended.map_err(io::Error::other)
 }

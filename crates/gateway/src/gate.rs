@@ -17,7 +17,8 @@ pub(crate) enum Pass {
     /// A signed URL of a file: the agent checks the signature. It may wake only if the gateway has
     /// checked it too.
     Signed,
-    /// A browser's question before the real request. It carries no token, so it wakes nothing.
+    /// A browser's question before the real request, to a port that wants a token. It carries none,
+    /// so it wakes nothing.
     Preflight,
 }
 
@@ -63,7 +64,8 @@ pub(crate) fn ask(
 pub enum Passage {
     /// It is sent on.
     Forward,
-    /// Its sandbox is woken, or waited for if it is about to be ready, and it is sent on then.
+    /// Its sandbox is woken, or waited for if it is about to be ready or may go on, and it is sent on
+    /// then.
     Park,
     /// There is nobody to send it to.
     NotFound,
@@ -76,6 +78,8 @@ pub const fn passage(route: &Route) -> Passage {
         State::Running => Passage::Forward,
         // Its owner may have heard of it a moment before its route does.
         State::Creating => Passage::Park,
+        // It may go on, and then nobody was to hear of it.
+        State::Pausing if route.is_closing => Passage::Park,
         State::Pausing | State::Paused | State::Resuming | State::Unknown
             if route.wake_on_traffic =>
         {

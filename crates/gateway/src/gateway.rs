@@ -99,10 +99,12 @@ impl Gateway {
         fallback: Option<axum::Router>,
     ) -> Result<Self, StartError> {
         let doors = Doors::bind(listens, options.threads)?;
-        Self::behind(doors, ports, options, fallback)
+        let activity = Activity::new(ports.clock.clone());
+        Self::behind(doors, activity, ports, options, fallback)
     }
 
-    /// The same behind doors that are bound already.
+    /// The same behind doors that are bound already. Use is noted in `activity`: who puts sandboxes
+    /// to sleep has that before anybody is let in.
     ///
     /// # Errors
     /// If a thread cannot be had.
@@ -111,6 +113,7 @@ impl Gateway {
     /// Outside of a runtime.
     pub fn behind(
         doors: Doors,
+        activity: Activity,
         ports: Ports,
         mut options: Options,
         fallback: Option<axum::Router>,
@@ -122,7 +125,6 @@ impl Gateway {
         options.threads = doors.len();
         let threads = doors.len();
         let counters: Arc<[Arc<Counters>]> = (0..threads).map(|_| Arc::default()).collect();
-        let activity = Activity::new(ports.clock.clone());
         ports.routes.listen(Arc::new(activity.clone()));
         let shared = Arc::new(Shared {
             hosts: Hosts::new(options.domain.as_deref()),

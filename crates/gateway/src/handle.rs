@@ -24,7 +24,7 @@ use crate::{
     dial::reach,
     exchange::RequestBody,
     forward::{Answer, Outgoing, forward},
-    gate::{self, Passage},
+    gate::{self, Pass, Passage},
     glance::Glance,
     h2c,
     headers::{self, Onward, Sender},
@@ -37,16 +37,16 @@ use crate::{
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
     upload::Upload,
-    wake::Watch,
+    wake::{NoWake, Watch},
     worker::Worker,
 };
 
 /// How long a signed URL without an address waits for its turn to be looked for.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How much of a refused request is read before it is answered, and for how long.
 /// How often a sandbox is looked at that is closed and opened at the same time.
 const MOST_LOOKS: usize = 8;
+/// How much of a refused request is read before it is answered, and for how long.
 const MOST_REST: usize = 64 << 10;
 const REST_PATIENCE: Duration = Duration::from_millis(250);
 
@@ -56,9 +56,8 @@ pub(crate) async fn handle(
     link: Rc<Link>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let open = Open::new(worker.clone(), link.clone());
+    let mut open = Open::new(worker.clone(), link.clone());
     link.knows_hints(request.version() == Version::HTTP_11);
-    let mut open = open;
     let decision = decide_and_enter(&worker, &mut open, &request);
     let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
     let mut response = match decision {
@@ -94,22 +93,73 @@ fn decide_and_enter(worker: &Worker, open: &mut Open, request: &Request<Incoming
             Decision::Forward(found) => found,
             decision => return decision,
         };
-        let shared = &worker.shared;
-        let limit = shared.options.limits.open_per_sandbox;
-        let routes = &shared.ports.routes;
-        match shared
-            .activity
-            .let_in(routes, &found.route, limit, found.is_use)
-        {
-            Ok(held) => {
-                open.hold(held);
-                return Decision::Forward(found);
-            }
+        match enter(worker, open, &found) {
+            Ok(()) => return Decision::Forward(found),
             Err(NotIn::TooMany) => return Decision::Refuse(found.refused(Refusal::TooMany)),
             Err(NotIn::Closed) => {}
         }
     }
     Decision::Refuse(Refusal::Overloaded.into())
+}
+
+/// The same for a signed URL that names no sandbox, once that is found. It was seen a while ago.
+fn find_and_enter(
+    worker: &Worker,
+    open: &mut Open,
+    request: &Request<Incoming>,
+    mut found: Found,
+) -> Decision {
+    if is_too_large(worker, request) {
+        return Decision::Refuse(found.refused(Refusal::TooLarge));
+    }
+    for _ in 0..MOST_LOOKS {
+        match look_again(worker, request, &found.route) {
+            Ok(route) => found.route = route,
+            Err(refusal) => return Decision::Refuse(refusal.into()),
+        }
+        match gate::passage(&found.route) {
+            Passage::Forward => {}
+            Passage::Park => return Decision::Wake(found),
+            Passage::NotFound => return Decision::Refuse(found.refused(Refusal::NotFound)),
+        }
+        match enter(worker, open, &found) {
+            Ok(()) => return Decision::Forward(found),
+            Err(NotIn::TooMany) => return Decision::Refuse(found.refused(Refusal::TooMany)),
+            Err(NotIn::Closed) => {}
+        }
+    }
+    Decision::Refuse(Refusal::Overloaded.into())
+}
+
+/// The sandbox of a signed URL as it is now, if its token still is the one that signed.
+fn look_again(
+    worker: &Worker,
+    request: &Request<Incoming>,
+    route: &Route,
+) -> Result<Arc<Route>, Refusal> {
+    let ports = &worker.shared.ports;
+    let (Some(seal), Some(id)) = (&ports.seal, &route.id) else {
+        return Err(Refusal::InvalidSignature);
+    };
+    let now = ports.routes.check(id, route.uid, route.epoch);
+    let now = now.map_err(|_| Refusal::InvalidSignature)?;
+    let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
+    match signed.is_of(seal, id, &now) {
+        true => Ok(now),
+        false => Err(Refusal::InvalidSignature),
+    }
+}
+
+/// Lets a request into the sandbox that it was found to be for.
+fn enter(worker: &Worker, open: &mut Open, found: &Found) -> Result<(), NotIn> {
+    let shared = &worker.shared;
+    let limit = shared.options.limits.open_per_sandbox;
+    let routes = &shared.ports.routes;
+    let held = shared
+        .activity
+        .let_in(routes, &found.route, limit, found.is_use)?;
+    open.hold(held);
+    Ok(())
 }
 
 fn is_too_large(worker: &Worker, request: &Request<Incoming>) -> bool {
@@ -136,39 +186,34 @@ async fn read_rest(mut body: Incoming) -> bool {
 async fn other(
     worker: Rc<Worker>,
     link: Rc<Link>,
-    open: Open,
-    decision: Decision,
+    mut open: Open,
+    mut decision: Decision,
     request: Request<Incoming>,
 ) -> Response<Body> {
+    if matches!(decision, Decision::Search) {
+        decision = match search(&worker, &request).await {
+            Ok(found) => find_and_enter(&worker, &mut open, &request, found),
+            Err(refusal) => Decision::Refuse(refusal.into()),
+        };
+    }
     match decision {
         Decision::Forward(found) => send(worker, link, open, found, request).await,
         Decision::Wake(found) => wake(worker, link, open, found, request).await,
         Decision::Fallback => fallback(&worker, &link, open, request).await,
-        Decision::Search => match search(&worker, &request).await {
-            Ok(found) if is_too_large(&worker, &request) => {
-                let refused = found.refused(Refusal::TooLarge);
-                refuse(&worker, open, refused, request.headers())
-            }
-            Ok(found) => {
-                let sleeps = found.route.state != State::Running;
-                if sleeps {
-                    wake(worker, link, open, found, request).await
-                } else {
-                    send(worker, link, open, found, request).await
-                }
-            }
-            Err(refusal) => refuse(&worker, open, refusal.into(), request.headers()),
-        },
         Decision::Preflight => {
-            let mut open = open;
             open.ended(Outcome::Forwarded);
             answer::preflight(request.headers()).map(|bytes| Body::own(bytes, open))
         }
         Decision::Refuse(refused) => refuse(&worker, open, refused, request.headers()),
+        // It was looked for above, and nobody is looked for twice.
+        Decision::Search => {
+            let refused = Refusal::InvalidSignature.into();
+            refuse(&worker, open, refused, request.headers())
+        }
     }
 }
 
-/// Sends a request to a sandbox that runs, and its answer back.
+/// Sends a request that is inside to a sandbox that runs, and its answer back.
 async fn send(
     worker: Rc<Worker>,
     link: Rc<Link>,
@@ -182,7 +227,8 @@ async fn send(
         prefix,
         marks,
         is_bare,
-        is_use,
+        is_use: _,
+        may_wake,
         request_id,
     } = found;
     let refused = |refusal| Refused {
@@ -198,19 +244,6 @@ async fn send(
         refuse_with(worker, open, refused(refusal), marks.is_navigation, id)
     };
     let options = &worker.shared.options;
-    if open.held().is_none() {
-        let limit = options.limits.open_per_sandbox;
-        let activity = &worker.shared.activity;
-        // Who waited for it to wake was counted meanwhile.
-        let held = match is_use {
-            true => activity.open(&route, limit),
-            false => activity.glimpse(&route, limit),
-        };
-        match held {
-            Some(held) => open.hold(held),
-            None => return refuse_now(&worker, open, Refusal::TooMany),
-        }
-    }
     if is_bare {
         return match reach(&worker.shared, &route, port).await {
             Ok(socket) => {
@@ -258,7 +291,8 @@ async fn send(
                 Err(refusal) => return refuse_now(&worker, open, refusal),
             };
             let calling = h2c::forward(&worker, &route, port, request);
-            let answer = answer_of(&worker, &open, &route, Box::pin(calling)).await;
+            let calling = Box::pin(calling);
+            let answer = answer_of(&worker, &open, (&route, may_wake), calling).await;
             return match answer.and_then(|answer| answer) {
                 Ok(response) => response.map(|body| Body::call(body, asked, open)),
                 Err(refusal) => refuse_now(&worker, open, refusal),
@@ -281,7 +315,7 @@ async fn send(
         request_id: request_id.as_ref().map(HeaderValue::as_bytes),
     };
     let forwarding = forward(&worker, &route, port, outgoing);
-    let answer = answer_of(&worker, &open, &route, forwarding).await;
+    let answer = answer_of(&worker, &open, (&route, may_wake), forwarding).await;
     let Answer { response, exchange } = match answer.and_then(|answer| answer) {
         Ok(answer) => answer,
         Err(refusal) => return refuse_now(&worker, open, refusal),
@@ -314,17 +348,21 @@ fn host_of(head: &request::Parts) -> &[u8] {
     named.or_else(host).unwrap_or_default()
 }
 
-/// Waits for the head of an answer, however often the sandbox is put to sleep before it comes.
+/// Waits for the head of an answer, however often the sandbox is put to sleep before it comes. Who
+/// may not wake it is refused then.
 pub(crate) async fn answer_of<T>(
     worker: &Worker,
     open: &Open,
-    route: &Route,
+    (route, may_wake): (&Route, bool),
     answer: impl Future<Output = T>,
 ) -> Result<T, Refusal> {
     let shared = &worker.shared;
     let watch = Watch {
         routes: &shared.ports.routes,
-        wake: &*shared.ports.wake,
+        wake: match may_wake {
+            true => &*shared.ports.wake,
+            false => &NoWake,
+        },
         timeout: shared.options.wake_timeout,
     };
     match open.held() {
@@ -337,16 +375,16 @@ pub(crate) async fn answer_of<T>(
 async fn wake(
     worker: Rc<Worker>,
     link: Rc<Link>,
-    open: Open,
-    found: Found,
+    mut open: Open,
+    mut found: Found,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let shared = worker.shared.clone();
-    let refused = |refusal| found.refused(refusal);
     // Who waits is there: a sandbox must not be put to sleep under a parked request.
     let limit = shared.options.limits.open_per_sandbox;
-    let Some(held) = shared.activity.park(&found.route, limit) else {
-        return refuse(&worker, open, refused(Refusal::TooMany), request.headers());
+    let Some(mut held) = shared.activity.park(&found.route, limit) else {
+        let refused = found.refused(Refusal::TooMany);
+        return refuse(&worker, open, refused, request.headers());
     };
     let started = worker.monotonic();
     let deadline = Instant::now() + shared.options.wake_timeout;
@@ -359,11 +397,15 @@ async fn wake(
     worker.counters.waited(Waited::Wake, took);
     let route = match woken {
         Ok(route) => route,
-        Err(refusal) => return refuse(&worker, open, refused(refusal), request.headers()),
+        Err(refusal) => {
+            let refused = found.refused(refusal);
+            return refuse(&worker, open, refused, request.headers());
+        }
     };
     let is_same = route.is_delivery(found.route.uid, found.route.epoch);
     if !is_same || route.state != State::Running {
-        return refuse(&worker, open, refused(Refusal::NotFound), request.headers());
+        let refused = found.refused(Refusal::NotFound);
+        return refuse(&worker, open, refused, request.headers());
     }
     // What the port demands may have changed meanwhile.
     let is_same_gate = route.agent == found.route.agent && route.traffic == found.route.traffic;
@@ -372,15 +414,19 @@ async fn wake(
         let path = asking.path.get(found.prefix..).unwrap_or("/");
         let (method, seen) = (asking.method, asking.seen());
         let asked = gate::ask(&route, found.port, method, path, asking.query, &seen);
-        if let Err(refusal) = asked {
-            return refuse(&worker, open, refused(refusal), request.headers());
+        match asked {
+            Ok(pass) => found.may_wake = pass == Pass::Full,
+            Err(refusal) => {
+                let refused = found.refused(refusal);
+                return refuse(&worker, open, refused, request.headers());
+            }
         }
     }
-    let found = Found { route, ..found };
-    // `send` opens its own; this one bridges the moment between.
-    let response = send(worker, link, open, found, request).await;
-    drop(held);
-    response
+    found.route = route;
+    // It was counted all the time, so nobody can have taken the sandbox for unused.
+    held.enter();
+    open.hold(held);
+    send(worker, link, open, found, request).await
 }
 
 /// Finds the sandbox of a signed URL that names none.
@@ -424,6 +470,7 @@ async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, R
         marks: seen.marks,
         is_bare: false,
         is_use: true,
+        may_wake: true,
         request_id: seen.request_id(),
     })
 }

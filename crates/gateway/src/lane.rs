@@ -358,9 +358,10 @@ impl<S: OverTcp> Lane<S> {
                 },
             };
             let mut turn = Turn::new(self, &ask, upstream, started);
-            let (open, route) = (&ask.open, &ask.found.route);
+            let (open, found) = (&ask.open, &ask.found);
+            let to = (&*found.route, found.may_wake);
             let begun = poll_fn(|context| turn.poll_begun(context));
-            let ended = match handle::answer_of(&worker, open, route, begun).await {
+            let ended = match handle::answer_of(&worker, open, to, begun).await {
                 Ok(Some(ended)) => ended,
                 Ok(None) => poll_fn(|context| turn.poll(context)).await,
                 Err(refusal) => return self.refuse(ask, refusal).await,
@@ -400,9 +401,10 @@ impl<S: OverTcp> Lane<S> {
 
     /// The same as [`Self::connect`], to a sandbox that is woken if it falls asleep meanwhile.
     async fn connect_awake(&mut self, ask: &Ask) -> Result<Option<Upstream>, Refusal> {
-        let (worker, route) = (self.worker.clone(), &ask.found.route);
+        let worker = self.worker.clone();
+        let to = (&*ask.found.route, ask.found.may_wake);
         let connecting = self.connect(ask);
-        let connected = handle::answer_of(&worker, &ask.open, route, connecting).await;
+        let connected = handle::answer_of(&worker, &ask.open, to, connecting).await;
         connected.and_then(|connected| connected)
     }
 

@@ -9,7 +9,7 @@
 //! is whole is taken to listen: its end is not told until it has its answer. To find out, it is sent
 //! a `100 Continue` if nothing of the answer was sent yet, which who waits for an answer skips, and
 //! which the kernel of one that is gone answers with a reset. Where that cannot be, the next bytes
-//! of the answer find out, or the kernel's own probes, within about a minute.
+//! of the answer find out, or the kernel's own probes, within about two minutes.
 
 use std::{
     cell::{Cell, RefCell},

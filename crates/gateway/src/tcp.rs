@@ -37,7 +37,7 @@ use tokio::{
 
 use crate::{
     WakeError,
-    activity::Held,
+    activity::{Held, NotIn},
     address::Port,
     answer::Refusal,
     dial::reach,
@@ -186,14 +186,13 @@ impl Streams {
         admit(&route, proof)?;
         // Who waits is there: a sandbox must not be put to sleep under it.
         let limit = shared.options.limits.open_per_sandbox;
-        let held = shared.activity.park(&route, limit);
-        let mut held = held.ok_or(OpenError::TooMany)?;
-        // Who was closed before this was counted need not have seen it.
-        let route = match &route.id {
-            Some(id) => shared.ports.routes.check(id, route.uid, route.epoch).ok(),
-            None => None,
-        };
-        let route = route.ok_or(OpenError::NotFound)?;
+        let waiting = shared
+            .activity
+            .let_wait(&shared.ports.routes, &route, limit);
+        let (mut held, route) = waiting.map_err(|why| match why {
+            NotIn::TooMany => OpenError::TooMany,
+            NotIn::Closed => OpenError::NotFound,
+        })?;
         let route = match passage(&route) {
             Passage::Forward => route,
             Passage::Park => {

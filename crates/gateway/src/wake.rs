@@ -4,8 +4,9 @@
 //! A pause closes admission before it freezes: new requests park, and what is inside has a while to
 //! end. What has not ended by then is *held*: an answer that has begun goes on when the sandbox
 //! does. A request that has no answer yet must not hang on a frozen process, so it is treated as a
-//! new one would be: it wakes its sandbox where that opted in, and is refused otherwise. The same
-//! goes for one that slipped through because its gateway heard of the pause late.
+//! new one would be: it wakes its sandbox where that opted in and the request has shown that it may,
+//! and is refused otherwise. The same goes for one that slipped through because its gateway heard of
+//! the pause late.
 
 use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
 

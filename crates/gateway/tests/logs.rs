@@ -64,6 +64,7 @@ async fn no_token_or_signature_is_ever_logged() {
         state: State::Running,
         address: Some(Address::Pod(Ipv4Addr::LOCALHOST.into())),
         wake_on_traffic: false,
+        is_closing: false,
         agent: gate(access.agent_token),
         traffic: gate(access.traffic_token),
         owner: None,

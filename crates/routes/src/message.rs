@@ -127,6 +127,7 @@ struct Wire {
     state: Option<Field<State>>,
     address: Option<Field<Address>>,
     wake_on_traffic: Option<Field<bool>>,
+    is_closing: Option<Field<bool>>,
     agent: Option<Field<Gate>>,
     traffic: Option<Field<Gate>>,
     owner: Option<Field<Namespace>>,
@@ -166,6 +167,7 @@ impl Wire {
             // What cannot be read cannot be dialled, does not wake, and is closed.
             address: readable(self.address),
             wake_on_traffic: readable(self.wake_on_traffic).unwrap_or(false),
+            is_closing: readable(self.is_closing).unwrap_or(false),
             agent: readable(self.agent).unwrap_or_default(),
             traffic: readable(self.traffic).unwrap_or_default(),
             owner,

@@ -37,6 +37,11 @@ pub struct Route {
     /// Whether traffic may wake it.
     #[serde(default)]
     pub wake_on_traffic: bool,
+    /// Whether it runs and is being closed, to be ended or released if nobody turns out to use it.
+    /// Its state is then [`State::Pausing`]. Who comes now waits to hear whether it goes on, whether
+    /// or not traffic may wake it.
+    #[serde(default)]
+    pub is_closing: bool,
     /// Who may reach the agent's port.
     #[serde(default)]
     pub agent: Gate,
@@ -65,6 +70,8 @@ impl Route {
         let spec = &sandbox.spec;
         let network = spec.network.as_ref();
         let public = network.and_then(|n| n.allow_public_traffic);
+        let traffic = lifecycle::traffic(sandbox);
+        let is_closing = traffic == State::Running && lifecycle::is_closing(sandbox);
         Some(Self {
             version: sandbox.version(),
             epoch: spec.epoch,
@@ -72,13 +79,10 @@ impl Route {
             namespace: sandbox.metadata.namespace.clone()?,
             name: sandbox.metadata.name.clone(),
             id: spec.sandbox_id.clone(),
-            state: match lifecycle::traffic(sandbox) {
-                // Who comes now waits to hear whether it goes on.
-                State::Running if lifecycle::is_closing(sandbox) => State::Pausing,
-                traffic => traffic,
-            },
+            state: if is_closing { State::Pausing } else { traffic },
             address: sandbox.status.address.as_ref().and_then(Address::of),
             wake_on_traffic: spec.wake_on_traffic,
+            is_closing,
             agent: match spec.access.as_deref() {
                 Some(access) if access.agent_is_open => Gate::Open,
                 Some(access) => Gate::of_hash(access.agent_token.as_deref()),

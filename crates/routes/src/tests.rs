@@ -51,6 +51,7 @@ pub(crate) fn route(namespace: &str, name: &str, version: u64) -> Route {
         state: State::Running,
         address: Some(Address::Netns),
         wake_on_traffic: false,
+        is_closing: false,
         agent: Gate::Closed,
         traffic: Gate::Open,
         owner: Some(ns(namespace)),

@@ -28,7 +28,7 @@ use load::{Environment, Refusal, default_data_dir};
 use registry::{Choice, Hosts, Packing, Users};
 use types::{
     AtLeastOne, Bytes, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile,
-    OptionalListen, Period, RuntimeKind, Switch,
+    OptionalListen, Period, RuntimeKind, Seconds, Switch,
 };
 
 /// A declared key.
@@ -146,7 +146,7 @@ settings! {
     /// Longest body of a request to a sandbox, in bytes; 0 for no bound
     gateway_max_body_bytes: Bytes = "gateway.max_body_bytes", Fallback::Fixed("17179869184");
     /// How long a client may send nothing of a body that it owes, in whole seconds
-    gateway_body_timeout: Period = "gateway.body_timeout", Fallback::Fixed("2m");
+    gateway_body_timeout: Seconds = "gateway.body_timeout", Fallback::Fixed("2m");
     /// Whether traffic wakes sandboxes that opted in: on or off
     wake_enabled: Switch = "wake.enabled", Fallback::Fixed("on");
     /// How long a request waits for its sandbox to wake

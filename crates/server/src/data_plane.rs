@@ -48,8 +48,6 @@ use crate::{
     workshop,
 };
 
-/// The shortest time that a gateway measures of its clients.
-const SECOND: Duration = Duration::from_secs(1);
 /// The template that is there from the first start on.
 const BASE: &str = "base";
 
@@ -172,7 +170,7 @@ impl DataPlane {
             wake_timeout: on.settings.wake_timeout.0,
             limits: gateway::Limits {
                 body_bytes: on.settings.gateway_max_body_bytes.0,
-                body_timeout: on.settings.gateway_body_timeout.0.max(SECOND),
+                body_timeout: on.settings.gateway_body_timeout.0,
                 ..gateway::Limits::default()
             },
             ..gateway::Options::default()
@@ -180,9 +178,11 @@ impl DataPlane {
         let router = e2b::router(Arc::clone(&api));
         let Entry { doors, attendant } = on.entry;
         drop(attendant);
-        let gateway = Gateway::behind(doors, ports, options, Some(router));
+        // Before anybody is let in: who puts a sandbox to sleep must not take the gateway for absent.
+        let activity = gateway::Activity::new(Arc::clone(on.clock));
+        used.opened(activity.clone());
+        let gateway = Gateway::behind(doors, activity, ports, options, Some(router));
         let gateway = gateway.context("start the gateway")?;
-        used.opened(gateway.activity());
         let raw = Tasks::default();
         let forwards = forwards::start(on.settings, &gateway.streams(), &raw).await?;
         let door = Door {

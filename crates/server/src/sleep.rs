@@ -30,7 +30,7 @@ pub(crate) struct GatewayUse {
 }
 
 impl GatewayUse {
-    /// The gateway has started.
+    /// The gateway is about to start.
     pub(crate) fn opened(&self, activity: gateway::Activity) {
         let _ = self.activity.set(activity);
     }
@@ -120,18 +120,15 @@ impl Waker {
             route.namespace.clone(),
             route.name.clone(),
         );
-        let arrived = |now: Option<&Route>| {
-            let same = now.filter(|now| now.is_delivery(route.uid, route.epoch));
-            same.is_none_or(|now| now.state != State::Creating)
-        };
         // Asked first: it ceases to be so only once the API's own cache shows it.
         let told = |s: &Sandbox| s.uid() == route.uid && s.status.armed_epoch == route.epoch;
         let expected = self.desk.is_unsaid(id) || self.told.find(&key).is_some_and(|s| told(&s));
-        let now = match expected {
-            true => self.routes.wait_for(&key, arrived, deadline).await,
-            false => Ok(self.routes.find(&key)),
-        };
-        let now = now.map_err(|_| WakeError::Timeout)?;
+        if expected {
+            // The write is under way.
+            let soon = deadline.min(Instant::now() + FOLLOWING);
+            return self.flights.look_on(route, soon).await;
+        }
+        let now = self.routes.find(&key);
         let now = now.filter(|now| now.is_delivery(route.uid, route.epoch));
         now.filter(|now| now.state == State::Running)
             .ok_or(WakeError::NotFound)

@@ -46,11 +46,13 @@ pub enum Plant {
     UninvitedWake,
     /// Nobody waits for gateways to hear that a sandbox is closed.
     UnheardClosing,
+    /// Who comes while a sandbox is closed is sent away, unless traffic may wake that.
+    LostClosing,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -67,6 +69,7 @@ impl Plant {
         Self::ForgetfulUse,
         Self::UninvitedWake,
         Self::UnheardClosing,
+        Self::LostClosing,
     ];
 }
 

@@ -45,6 +45,8 @@ pub enum Refusal {
     NoAnswer,
     /// It was not woken.
     NotWoken(WakeError),
+    /// It came while the sandbox was being closed, and was told then that there is none.
+    Closed,
 }
 
 /// One request, from its coming to its end.
@@ -79,8 +81,10 @@ async fn handle(gateway: &Gateway, id: &SandboxId, world: &Around) -> Result<(),
         return Err(Refusal::NotSynced);
     }
     let route = gateway.lookup(id).ok_or(Refusal::NotFound)?;
+    let is_lost = world.plant == Some(Plant::LostClosing) && !route.wake_on_traffic;
     let route = match passage(&route) {
         Passage::Forward => route,
+        Passage::Park if route.is_closing && is_lost => return Err(Refusal::Closed),
         Passage::NotFound => {
             if world.plant == Some(Plant::UninvitedWake) && route.state == State::Paused {
                 gateway.write_resume(&route).await;
@@ -93,7 +97,10 @@ async fn handle(gateway: &Gateway, id: &SandboxId, world: &Around) -> Result<(),
             let _held = gateway.activity.park(&route, u32::MAX);
             let deadline = Instant::now() + WAKE_TIMEOUT;
             let woken = gateway.wake(&route, deadline).await;
-            let woken = woken.map_err(Refusal::NotWoken)?;
+            let woken = woken.map_err(|error| match error {
+                WakeError::NotFound if route.is_closing => Refusal::Closed,
+                error => Refusal::NotWoken(error),
+            })?;
             if !woken.is_delivery(route.uid, route.epoch) || woken.state != State::Running {
                 return Err(Refusal::NotFound);
             }

@@ -24,7 +24,7 @@ type Seats = BTreeMap<u64, oneshot::Sender<Outcome>>;
 /// When to come again where too many wait: flights end in moments.
 const RETRY: Duration = Duration::from_secs(1);
 
-const TOO_MANY: WakeError = WakeError::Overloaded { retry_after: RETRY };
+pub(crate) const TOO_MANY: WakeError = WakeError::Overloaded { retry_after: RETRY };
 
 #[derive(Debug, Default)]
 pub(crate) struct Board {

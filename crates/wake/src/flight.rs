@@ -13,15 +13,15 @@ use parking_lot::Mutex;
 use routes::{Route, State, WakeError};
 use store::{Store, StoreError, StoreExt as _};
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     time::{Instant, timeout_at},
 };
 
 use crate::{
     Options,
-    board::{Board, Delivery, Outcome, Ticket},
+    board::{Board, Delivery, Outcome, TOO_MANY, Ticket},
     quota::{NoQuota, Quota},
-    stats::{Ending, Rung, Stats, Whom},
+    stats::{Rung, Stats, Whom},
     turns::{Team, Turns},
 };
 
@@ -43,6 +43,8 @@ struct Inner {
     tasks: Tasks,
     turns: Arc<Turns>,
     board: Mutex<Board>,
+    /// Seats of those who wait and ask for nothing.
+    onlookers: Semaphore,
     stats: Stats,
 }
 
@@ -64,18 +66,6 @@ struct Flown {
     store: Duration,
     /// For the sandbox to be seen awake.
     awake: Duration,
-}
-
-/// Counts how a request's wait ended, however it ends.
-struct Wait<'a> {
-    stats: &'a Stats,
-    ending: Ending,
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        self.stats.count(self.ending);
-    }
 }
 
 impl Flights {
@@ -103,6 +93,7 @@ impl Flights {
     ) -> Self {
         Self(Arc::new(Inner {
             turns: Turns::new(options.max_concurrent),
+            onlookers: Semaphore::new(options.max_parked.min(Semaphore::MAX_PERMITS)),
             quota,
             store,
             routes,
@@ -117,21 +108,35 @@ impl Flights {
     /// Waits until the delivery that `route` names is awake, and answers its route then. Dropping
     /// the future takes back this one wait.
     ///
+    /// One that is being closed is not asked for anything: it goes on because somebody waits for it.
+    /// What became of it is waited for, whether or not traffic may wake it.
+    ///
     /// # Errors
     /// See [`WakeError`].
     pub async fn wake(&self, route: &Route, deadline: Instant) -> Outcome {
-        let inner = &*self.0;
-        let mut wait = Wait {
-            stats: &inner.stats,
-            ending: Ending::Left,
+        self.0.stats.counted(self.wait(route, deadline)).await
+    }
+
+    /// Waits until the delivery that `route` names is seen to run, for what is about to happen by
+    /// itself: nothing is asked of it.
+    ///
+    /// # Errors
+    /// See [`WakeError`].
+    pub async fn look_on(&self, route: &Route, deadline: Instant) -> Outcome {
+        let seen = async {
+            let seen = self.0.see(route, deadline).await?;
+            seen.ok_or(WakeError::NotFound)
         };
-        let outcome = self.wait(route, deadline).await;
-        wait.ending = Ending::of(&outcome);
-        outcome
+        self.0.stats.counted(seen).await
     }
 
     async fn wait(&self, route: &Route, deadline: Instant) -> Outcome {
         let inner = &*self.0;
+        if route.is_closing
+            && let Some(open) = inner.see(route, deadline).await?
+        {
+            return Ok(open);
+        }
         let sleeps = route.wake_on_traffic && route.state != State::Creating;
         if !inner.options.enabled || !sleeps {
             return Err(WakeError::NotFound);
@@ -139,11 +144,7 @@ impl Flights {
         let delivery = (route.uid, route.epoch);
         let (ticket, answer, is_first) = inner.take_seat(delivery, &route.owner)?;
         if is_first {
-            let key = Key {
-                kind: SandboxSpec::KIND,
-                namespace: Some(route.namespace.clone()),
-                name: route.name.clone(),
-            };
+            let key = key_of(route);
             let (inner, team) = (Arc::clone(&self.0), route.owner.clone());
             inner.stats.began();
             self.0.tasks.spawn(async move {
@@ -172,7 +173,9 @@ impl Flights {
     /// Requests that wait now.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.0.board.lock().parked()
+        let seats = self.0.options.max_parked.min(Semaphore::MAX_PERMITS);
+        let onlookers = seats - self.0.onlookers.available_permits();
+        self.0.board.lock().parked() + onlookers
     }
 
     /// What happened so far.
@@ -325,6 +328,15 @@ impl Inner {
         }
     }
 
+    /// Waits until a delivery is seen to run, at the version of a route or later; nothing if it
+    /// sleeps.
+    async fn see(&self, route: &Route, deadline: Instant) -> Result<Option<Arc<Route>>, WakeError> {
+        let _seat = self.onlookers.try_acquire().map_err(|_| TOO_MANY)?;
+        let delivery = (route.uid, route.epoch);
+        self.arrival(&key_of(route), delivery, route.version, deadline)
+            .await
+    }
+
     /// Waits until an observation at least as new as `since` says what became of it; nothing if it
     /// sleeps again.
     async fn arrival(
@@ -359,6 +371,11 @@ impl Inner {
             _ => Err(WakeError::NotFound),
         }
     }
+}
+
+fn key_of(route: &Route) -> Key {
+    let (namespace, name) = (route.namespace.clone(), route.name.clone());
+    Key::namespaced(SandboxSpec::KIND, namespace, name)
 }
 
 /// Whether traffic may wake it, from the rung it sleeps on.

@@ -155,6 +155,18 @@ pub struct Stats {
     waits: [[Histogram; Whom::ALL.len()]; Rung::ALL.len()],
 }
 
+/// Counts an ending when it is dropped.
+struct Counted<'a> {
+    stats: &'a Stats,
+    ending: Ending,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.stats.endings[self.ending as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Stats {
     /// How many waits of requests ended so.
     #[must_use]
@@ -178,8 +190,18 @@ impl Stats {
         }
     }
 
-    pub(crate) fn count(&self, how: Ending) {
-        self.endings[how as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts how a request's wait ends, also if it is dropped.
+    pub(crate) async fn counted<T>(
+        &self,
+        wait: impl Future<Output = Result<T, WakeError>>,
+    ) -> Result<T, WakeError> {
+        let mut counted = Counted {
+            stats: self,
+            ending: Ending::Left,
+        };
+        let outcome = wait.await;
+        counted.ending = Ending::of(&outcome);
+        outcome
     }
 
     pub(crate) fn began(&self) {

@@ -28,7 +28,7 @@ use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
 use wake::{
     Flights, Options, Quota, Reserved, TeamLimit, WakeError,
-    stats::{Rung, Whom},
+    stats::{Ending, Rung, Whom},
 };
 
 const NOW: i64 = 1_000_000_000_000;
@@ -192,6 +192,46 @@ async fn one_that_falls_asleep_is_waited_out_and_woken() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let woken = flights.wake(&route, soon()).await.unwrap();
     assert_eq!(woken.state, Traffic::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_being_closed_is_waited_for_and_asked_for_nothing() {
+    let world = World::new().await;
+    let (sandbox, route) = world.asleep(|spec| spec.wake_on_traffic = false).await;
+    let before = world.read(&sandbox).await.metadata.generation;
+    // Also where traffic wakes nobody.
+    let flights = world.flights(Options {
+        enabled: false,
+        ..Options::default()
+    });
+    let closing = Route {
+        state: Traffic::Pausing,
+        is_closing: true,
+        ..Route::clone(&route)
+    };
+    assert_eq!(
+        flights.wake(&closing, soon()).await.unwrap_err(),
+        WakeError::NotFound,
+        "it sleeps"
+    );
+    assert_eq!(world.read(&sandbox).await.metadata.generation, before);
+    world.wants(&sandbox, DesiredState::Running).await;
+    let now = world.read(&sandbox).await;
+    let closing = Route {
+        version: now.version(),
+        ..closing
+    };
+    let open = flights.wake(&closing, soon()).await.unwrap();
+    assert_eq!(open.state, Traffic::Running);
+    assert_eq!(
+        flights.look_on(&closing, soon()).await.unwrap().state,
+        Traffic::Running
+    );
+    let after = world.read(&sandbox).await.metadata.generation;
+    assert_eq!(after, now.metadata.generation, "nothing was written");
+    let stats = flights.stats();
+    let ended = [Ending::NotFound, Ending::Woken].map(|how| stats.ended(how));
+    assert_eq!((stats.flights(), ended, flights.parked()), (0, [1, 2], 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -217,6 +217,7 @@ fn route(n: u64, delivery: u64, version: u64) -> Route {
         state: State::Running,
         address: Some(Address::Netns),
         wake_on_traffic: true,
+        is_closing: false,
         agent: Gate::Token(TokenHash([7; 32])),
         traffic: Gate::Token(TokenHash([9; 32])),
         mask_host: None,

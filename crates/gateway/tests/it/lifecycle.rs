@@ -79,6 +79,21 @@ fn ports(world: &World) -> gateway::Ports {
     }
 }
 
+async fn http2_by_knowledge(
+    address: std::net::SocketAddr,
+) -> hyper::client::conn::http2::SendRequest<http_body_util::Full<bytes::Bytes>> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (io, executor) = (
+        hyper_util::rt::TokioIo::new(stream),
+        hyper_util::rt::TokioExecutor::new(),
+    );
+    let (sender, connection) = hyper::client::conn::http2::handshake(executor, io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
 #[tokio::test]
 async fn who_comes_before_anything_is_served_is_told_to_come_again() {
     let world = World::new();
@@ -113,13 +128,24 @@ async fn who_comes_before_anything_is_served_is_told_to_come_again() {
         http::Request::get(format!("https://{host}/")).body(http_body_util::Full::default());
     let answer = http2.send_request(asked.unwrap()).await.unwrap();
     assert_eq!(answer.status(), 503);
+    // Who was told is to come on a new connection, which somebody else may serve.
+    eventually(|| http2.is_closed()).await;
+    let mut http2 = http2_by_knowledge(plain).await;
+    let asked = http::Request::get(format!("http://{host}/")).body(http_body_util::Full::default());
+    let answer = http2.send_request(asked.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 503);
+    eventually(|| http2.is_closed()).await;
+    let http2 = tls.http2_to(secure, &host).await;
     // Who is on the way meanwhile is served by whoever comes to serve.
     drop(attendant);
+    eventually(|| http2.is_closed()).await;
     let options = gateway::Options {
         domain: Some("sbx.test".into()),
         ..gateway::Options::default()
     };
-    let gateway = gateway::Gateway::behind(doors, ports(&world), options, None).unwrap();
+    let (ports, clock) = (ports(&world), kit::SystemClock::default());
+    let activity = gateway::Activity::new(std::sync::Arc::new(clock));
+    let gateway = gateway::Gateway::behind(doors, activity, ports, options, None).unwrap();
     assert_eq!(gateway.addresses(), [plain, secure]);
     for _ in 0..8 {
         let answer = once(plain, &text).await;
@@ -140,9 +166,16 @@ fn of_who_closes_and_who_comes_in_one_sees_the_other() {
         let (is_in, is_seen) = std::thread::scope(|scope| {
             let coming = scope.spawn(|| {
                 start.wait();
-                let held = activity.let_in(&world.table, &open, 10, true);
+                // What goes in, and what would wait where it is closed.
+                let held =
+                    match round % 2 {
+                        0 => activity.let_in(&world.table, &open, 10, true).ok(),
+                        _ => activity.let_wait(&world.table, &open, 10).ok().and_then(
+                            |(held, now)| (now.state == routes::State::Running).then_some(held),
+                        ),
+                    };
                 done.wait();
-                held.is_ok()
+                held.is_some()
             });
             start.wait();
             let mut closed = open.clone();

@@ -1,14 +1,21 @@
 //! What is not use of a sandbox, though it comes to its port: questions of browsers, and whoever has
 //! not shown that they may.
 
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
 use http::{Method, Request, StatusCode};
 use hyper::body::Frame;
+use routes::{Route, State};
 
 use crate::{
     client::{Answer, get, once, request},
     http2::{self, channel},
-    sandbox::{Program, program},
-    world::World,
+    sandbox::{Program, program, raw, read_head},
+    waking::{self, Script},
+    world::{World, eventually},
 };
 
 const AGENT: u16 = 49983;
@@ -120,4 +127,50 @@ async fn in_http2_a_question_with_a_body_is_a_request_like_others() {
     let answer = client.send_request(asks(body)).await.unwrap();
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);
     assert!(!here.is_used());
+}
+
+#[tokio::test]
+async fn a_question_that_is_not_answered_wakes_nobody() {
+    let script = Arc::new(Script::default());
+    let world = waking::world(&script, Duration::from_secs(60));
+    let silent = raw(world.ip, 0, |mut stream, _| async move {
+        read_head(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let open = Route {
+        wake_on_traffic: true,
+        ..world.secured("box")
+    };
+    let asleep = Route {
+        state: State::Paused,
+        ..open.clone()
+    };
+    let host = format!("{}-box.sbx.test", silent.port);
+    world.apply(open.clone());
+    let headers = [("Host", host.as_str()), ASKS[0], ASKS[1]];
+    let asking = once(world.address(), request("OPTIONS", "/", &headers, ""));
+    let sleeping = async {
+        eventually(|| silent.taken() == 1).await;
+        world.apply(asleep.clone());
+    };
+    let (answer, ()) = tokio::join!(asking, sleeping);
+    assert_eq!(answer.status, 502);
+    // The same where the library has read it.
+    world.apply(open);
+    let mut client = http2::client(&world).await;
+    let mut asks = Request::builder()
+        .method(Method::OPTIONS)
+        .uri(format!("http://{host}/"));
+    for (name, value) in ASKS {
+        asks = asks.header(name, value);
+    }
+    let asking = client.send_request(asks.body(http2::full("")).unwrap());
+    let sleeping = async {
+        eventually(|| silent.taken() == 2).await;
+        world.apply(asleep);
+    };
+    let (answer, ()) = tokio::join!(asking, sleeping);
+    assert_eq!(answer.unwrap().status(), StatusCode::BAD_GATEWAY);
+    assert_eq!(script.calls.load(Ordering::SeqCst), 0);
 }

@@ -97,6 +97,27 @@ async fn a_request_is_held_until_its_sandbox_is_awake_and_sent_once() {
 }
 
 #[tokio::test]
+async fn one_that_is_being_closed_is_waited_for_whether_or_not_traffic_may_wake_it() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let program = program(world.ip, 0).await;
+    let open = world.route("box");
+    *script.says.lock().await = Some(Ok(open.clone()));
+    let host = format!("{}-box.sbx.test", program.port);
+    let answers = [(true, 200, 1), (false, 502, 1)];
+    for (is_closing, status, calls) in answers {
+        world.apply(Route {
+            state: State::Pausing,
+            is_closing,
+            ..open.clone()
+        });
+        let answer = once(world.address(), get("/mirror", &[("Host", &host)])).await;
+        assert_eq!(answer.status, status, "{is_closing}");
+        assert_eq!(script.calls.load(Ordering::SeqCst), calls, "{is_closing}");
+    }
+}
+
+#[tokio::test]
 async fn failures_have_their_rows() {
     let script = Arc::new(Script::default());
     let world = world(&script, Duration::from_secs(60));

@@ -137,6 +137,7 @@ impl World {
             state: State::Running,
             address: Some(Address::Pod(self.ip)),
             wake_on_traffic: false,
+            is_closing: false,
             agent: Gate::Open,
             traffic: Gate::Open,
             owner: Some(Namespace::new("team").unwrap()),

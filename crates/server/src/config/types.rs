@@ -355,6 +355,27 @@ impl fmt::Display for Period {
     }
 }
 
+/// A length of time in whole seconds, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Period(period) = text.parse()?;
+        if period.is_zero() || period.subsec_nanos() > 0 {
+            return Err(format!("`{text}` is not a number of whole seconds from 1s"));
+        }
+        Ok(Self(period))
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Period(self.0).fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,6 +428,15 @@ mod tests {
         }
         for bad in ["", "10", "s", "-1s", "1.5s", "1 s", "1d"] {
             assert!(round_trip::<Period>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_in_seconds_is_whole_and_not_none() {
+        assert_eq!(round_trip::<Seconds>("1000ms").as_deref(), Ok("1s"));
+        assert_eq!(round_trip::<Seconds>("2m").as_deref(), Ok("2m"));
+        for bad in ["0s", "999ms", "1500ms", "1"] {
+            assert!(round_trip::<Seconds>(bad).is_err(), "{bad}");
         }
     }
 

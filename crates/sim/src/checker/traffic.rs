@@ -1,7 +1,8 @@
 //! The promises about requests and use.
 //!
 //! Every request ends once. One that came to a sandbox which traffic may wake, and which nobody
-//! changed meanwhile, is not told that there is none. Nothing reaches another delivery than it was
+//! changed meanwhile, is not told that there is none; nor is one that came to any sandbox while that
+//! was being closed, before it has ended. Nothing reaches another delivery than it was
 //! for. What wakes a sandbox writes that once per sleep. Nobody is put to sleep, ended or released
 //! for being idle who was not; and one that is ended or released so has nobody inside.
 
@@ -9,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use model::{
     Epoch, Generation, Sandbox, SandboxId, Uid,
-    lifecycle::Phase,
+    lifecycle::{Phase, traffic},
     sandbox::{DesiredState, SnapshotType},
 };
 use plan::idle::staleness;
@@ -24,10 +25,20 @@ const WRITTEN_LATE: Duration = Duration::from_secs(15);
 /// What is known of requests.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    /// Those that came, and what they came to, where traffic could wake it.
-    asked: BTreeMap<usize, Option<(Uid, Epoch, Generation)>>,
+    /// Those that came, and what they came to.
+    asked: BTreeMap<usize, Option<CameTo>>,
     ended: BTreeMap<usize, Ending>,
     uses: BTreeMap<(Uid, usize), Use>,
+}
+
+/// What a request came to, where it is promised something.
+#[derive(Clone, Copy, Debug)]
+struct CameTo {
+    uid: Uid,
+    epoch: Epoch,
+    generation: Generation,
+    /// Traffic could wake it from whatever sleep it can fall into.
+    can_wake: bool,
 }
 
 /// The use of a sandbox through one gateway.
@@ -64,8 +75,8 @@ impl Checker {
     /// Hears that a request came.
     pub fn asked(&self, number: usize, id: &SandboxId) {
         let mut state = self.state.lock();
-        let wakeable = state.wakeable(id);
-        if state.traffic.asked.insert(number, wakeable).is_some() {
+        let came_to = state.came_to(id);
+        if state.traffic.asked.insert(number, came_to).is_some() {
             state.broken("every request ends once", format!("{number} came twice"));
         }
         state.note_line(&format!("request {number} for {id}"));
@@ -79,14 +90,19 @@ impl Checker {
             let detail = format!("{number}: {before:?}, then {ending:?}");
             state.broken("every request ends once", detail);
         }
-        let sent_away = Ending::Refused(Refusal::NotWoken(WakeError::NotFound));
         let came_to = state.traffic.asked.get(&number).copied().flatten();
-        if let Some(came_to) = came_to.filter(|_| ending == sent_away)
-            && state.is_still(came_to)
-        {
-            let detail = format!("request {number} was told that {came_to:?} is not there");
-            state.broken("no lost wake", detail);
-        }
+        let Some(came_to) = came_to.filter(|came_to| state.is_still(*came_to)) else {
+            return;
+        };
+        let promise = match ending {
+            Ending::Refused(Refusal::NotWoken(WakeError::NotFound)) if came_to.can_wake => {
+                "no lost wake"
+            }
+            Ending::Refused(Refusal::Closed) => "who comes while it closes hears what became of it",
+            Ending::Served | Ending::Refused(_) | Ending::Crashed => return,
+        };
+        let detail = format!("request {number} was told that {came_to:?} is not there");
+        state.broken(promise, detail);
     }
 
     /// Hears that a request goes in, for as long as the answer is kept.
@@ -142,17 +158,19 @@ impl Checker {
 }
 
 impl State {
-    /// The delivery of an id and the generation of its record, if traffic can wake it from
-    /// whatever sleep it can fall into.
-    fn wakeable(&self, id: &SandboxId) -> Option<(Uid, Epoch, Generation)> {
+    /// The delivery of an id as it is now, if it runs or traffic can wake it.
+    fn came_to(&self, id: &SandboxId) -> Option<CameTo> {
         let delivery = self.deliveries.get(id)?;
         let sandbox = self.sandboxes.values().find(|s| s.uid() == delivery.uid)?;
-        let of = (
-            sandbox.uid(),
-            sandbox.spec.epoch,
-            sandbox.metadata.generation,
-        );
-        (sandbox.spec.epoch == delivery.epoch && self.can_wake(sandbox)).then_some(of)
+        let can_wake = self.can_wake(sandbox);
+        let of = CameTo {
+            uid: sandbox.uid(),
+            epoch: sandbox.spec.epoch,
+            generation: sandbox.metadata.generation,
+            can_wake,
+        };
+        let is_there = can_wake || runs(sandbox);
+        (sandbox.spec.epoch == delivery.epoch && is_there).then_some(of)
     }
 
     fn can_wake(&self, sandbox: &Sandbox) -> bool {
@@ -174,10 +192,17 @@ impl State {
         spec.wake_on_traffic && from_any && lives && delivered && !sandbox.metadata.is_deleting()
     }
 
-    fn is_still(&self, (uid, epoch, generation): (Uid, Epoch, Generation)) -> bool {
-        let now = self.sandboxes.values().find(|s| s.uid() == uid);
+    fn is_still(&self, came_to: CameTo) -> bool {
+        let now = self
+            .sandboxes
+            .values()
+            .find(|s| s.uid() == came_to.uid && s.spec.epoch == came_to.epoch);
         now.is_some_and(|s| {
-            (s.spec.epoch, s.metadata.generation) == (epoch, generation) && self.can_wake(s)
+            s.metadata.generation == came_to.generation
+                && match came_to.can_wake {
+                    true => self.can_wake(s),
+                    false => runs(s),
+                }
         })
     }
 
@@ -240,4 +265,10 @@ impl State {
         let jumped = self.jumped.is_some_and(|jump| jump >= used.began);
         used.forgotten && (jumped || unwritten >= used.ended)
     }
+}
+
+/// Whether a delivery runs, and was not asked to sleep or to end. It may be in the middle of being
+/// closed.
+fn runs(sandbox: &Sandbox) -> bool {
+    traffic(sandbox) == model::lifecycle::Traffic::Running
 }

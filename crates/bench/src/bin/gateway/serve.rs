@@ -65,6 +65,7 @@ pub(super) fn serve(upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
             state: State::Running,
             address: Some(Address::Pod(upstream.ip())),
             wake_on_traffic: true,
+            is_closing: false,
             agent: Gate::Token(token),
             traffic: Gate::Token(token),
             mask_host: None,
