@@ -461,6 +461,14 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
                 ..spec.outfit()
             };
             runtime.reset(fence, Some(&idle)).await?;
+            // One that does not run them is not tried for ever: it counts as a failure.
+            let wanted = sandbox.spec.wanted_images();
+            if let Observed::Present(facts) = runtime.inspect(fence.uid).await?
+                && !wanted.iter().all(|(name, image)| facts.runs(name, image))
+            {
+                let why = "it was reset, and does not run the images that it idles on";
+                return Err(RuntimeError::Failed(why.into()));
+            }
         }
         Step::DeleteWorkload => runtime.delete(fence).await?,
         Step::Boot
