@@ -11,12 +11,16 @@ use crate::{
 impl Engine {
     /// Stops every process.
     pub(crate) fn freeze(&self, fence: Fence) -> Result<()> {
-        self.perform(fence, |slot, there| self.set_frozen(fence, slot, there, true))
+        self.perform(fence, |slot, there| {
+            self.set_frozen(fence, slot, there, true)
+        })
     }
 
     /// Lets them go on.
     pub(crate) fn thaw(&self, fence: Fence) -> Result<()> {
-        self.perform(fence, |slot, there| self.set_frozen(fence, slot, there, false))
+        self.perform(fence, |slot, there| {
+            self.set_frozen(fence, slot, there, false)
+        })
     }
 
     /// Lets them go on, unless that had to wait for another call. It never blocks.

@@ -94,7 +94,11 @@ async fn a_sandbox_that_starts_over_is_armed_for_the_same_delivery_or_for_none()
     // A server that has just started knows no fresh sandbox of this kind to compare with.
     let other = support::fence(2, 1);
     host.runtime().create(other, &spec()).await.unwrap();
-    let facts = host.runtime().swap_images(at, &spec().outfit()).await.unwrap();
+    let facts = host
+        .runtime()
+        .swap_images(at, &spec().outfit())
+        .await
+        .unwrap();
     assert_eq!(facts.epoch, Epoch(1));
     let inside = client(host.runtime(), at.uid);
     let said = sh(&with_token(&inside, "first"), "echo $GREETING").await;

@@ -205,7 +205,11 @@ async fn an_image_swap_keeps_the_delivery() {
         ..Arming::default()
     };
     host.runtime().arm(at, &arming).await.unwrap();
-    let facts = host.runtime().swap_images(at, &spec().outfit()).await.unwrap();
+    let facts = host
+        .runtime()
+        .swap_images(at, &spec().outfit())
+        .await
+        .unwrap();
     assert_eq!(facts.epoch, Epoch(2));
     assert!(
         host.sh(at.uid, "cat /run/dormouse/arming.json")
