@@ -45,6 +45,7 @@ impl Plan {
     pub(super) fn read(text: &str, given: &[(String, String)]) -> anyhow::Result<Self> {
         let mut plan = Self::default();
         let (mut entrypoint, mut command) = (None, None);
+        let mut said = Vec::new();
         for (number, line) in lines(text) {
             let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
             let rest = rest.trim();
@@ -74,11 +75,16 @@ impl Plan {
                     plan.steps
                         .extend(IMAGE.map(|(kind, word)| other(kind, vec![word.into()])));
                 }
-                "CMD" => command = Some(shell(rest).with_context(|| format!("line {number}"))?),
-                "ENTRYPOINT" => {
-                    entrypoint = Some(shell(rest).with_context(|| format!("line {number}"))?);
+                "CMD" => {
+                    let line = shell(rest).with_context(|| format!("line {number}"))?;
+                    command = Some((number, rest.starts_with('['), line));
                 }
-                "RUN" | "COPY" | "ADD" | "ENV" | "ARG" | "WORKDIR" | "USER" => {}
+                "ENTRYPOINT" => {
+                    let line = shell(rest).with_context(|| format!("line {number}"))?;
+                    entrypoint = Some((rest.starts_with('['), line));
+                }
+                "WORKDIR" | "USER" => said.push(kind),
+                "RUN" | "COPY" | "ADD" | "ENV" | "ARG" => {}
                 "EXPOSE" | "LABEL" | "MAINTAINER" | "STOPSIGNAL" => {
                     plan.notes
                         .push(format!("line {number}: {kind} means nothing to a sandbox"));
@@ -90,14 +96,27 @@ impl Plan {
             }
         }
         plan.start = match (entrypoint, command) {
-            (Some(entrypoint), Some(command)) => Some(format!("{entrypoint} {command}")),
-            (entrypoint, command) => entrypoint.or(command),
+            (Some((true, entrypoint)), Some((_, true, command))) => {
+                Some(format!("{entrypoint} {command}"))
+            }
+            // Docker gives it a shell and its line as two more words, which nobody means.
+            (Some((true, _)), Some((number, false, _))) => {
+                bail!("line {number}: write CMD as a list of words: it is given to ENTRYPOINT")
+            }
+            (Some((false, entrypoint)), Some((number, ..))) => {
+                let note = "CMD means nothing beside an ENTRYPOINT that is a line of a shell";
+                plan.notes.push(format!("line {number}: {note}"));
+                Some(entrypoint)
+            }
+            (Some((_, entrypoint)), None) => Some(entrypoint),
+            (None, command) => command.map(|(_, _, line)| line),
         };
-        for (kind, word) in SANDBOX {
-            let said = |step: &&Step| matches!(step, Step::Other { kind: its, .. } if its == kind);
-            // Besides what every image begins with.
-            if plan.steps.iter().filter(said).count() < 2 {
-                plan.steps.push(other(kind, vec![word.into()]));
+        // A template that is built upon says itself who runs commands, and where.
+        if plan.from.is_some() {
+            for (kind, word) in SANDBOX {
+                if !said.iter().any(|said| said == kind) {
+                    plan.steps.push(other(kind, vec![word.into()]));
+                }
             }
         }
         Ok(plan)
@@ -122,14 +141,18 @@ fn lines(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         let (number, mut so_far) = open.take().unwrap_or((at + 1, String::new()));
-        match trimmed.strip_suffix('\\') {
+        // What follows a backslash goes on where it stands, blanks and all.
+        let whole = match so_far.is_empty() {
+            true => trimmed,
+            false => line.trim_end(),
+        };
+        match whole.strip_suffix('\\') {
             Some(part) => {
-                so_far.push_str(part.trim_end());
-                so_far.push(' ');
+                so_far.push_str(part);
                 open = Some((number, so_far));
             }
             None => {
-                so_far.push_str(trimmed);
+                so_far.push_str(whole);
                 all.push((number, so_far));
             }
         }
@@ -295,7 +318,7 @@ CMD ["python3", "-m", "http.server"]
             step("WORKDIR", &["/"]),
             step("ARG", &["VERSION", "2"]),
             step("ENV", &["A", "b", "C", "d e", "E", r"\$x"]),
-            step("RUN", &["apt-get update &&  apt-get install -y curl"]),
+            step("RUN", &["apt-get update &&     apt-get install -y curl"]),
             copy("a.txt"),
             copy("b/"),
             step("RUN", &[r"echo 'it'\''s'"]),
@@ -303,6 +326,35 @@ CMD ["python3", "-m", "http.server"]
             step("WORKDIR", &["/home/user"]),
         ];
         assert_eq!(plan.steps, expected);
+    }
+
+    #[test]
+    fn a_line_goes_on_exactly_where_it_was_broken() {
+        let plan = Plan::read("RUN echo a\\\nb \\\n  c", &[]).unwrap();
+        assert_eq!(plan.steps, [step("RUN", &["echo ab   c"])]);
+    }
+
+    #[test]
+    fn who_runs_commands_is_said_by_the_file_or_what_it_starts_from() {
+        let plan = Plan::read("USER app\nRUN true", &[]).unwrap();
+        assert_eq!(plan.steps, [step("USER", &["app"]), step("RUN", &["true"])]);
+        let plan = Plan::read("FROM a\nUSER app", &[]).unwrap();
+        let last = step("WORKDIR", &["/home/user"]);
+        assert_eq!(plan.steps[2..], [step("USER", &["app"]), last]);
+    }
+
+    #[test]
+    fn a_command_is_for_an_entrypoint_of_words() {
+        let start = |text: &str| Plan::read(text, &[]).map(|plan| plan.start);
+        let words = "ENTRYPOINT [\"a\"]\nCMD [\"b c\"]";
+        assert_eq!(start(words).unwrap().as_deref(), Some("a 'b c'"));
+        let line = "ENTRYPOINT a x\nCMD [\"b\"]";
+        assert_eq!(start(line).unwrap().as_deref(), Some("a x"));
+        let refused = start("ENTRYPOINT [\"a\"]\nCMD b").unwrap_err();
+        assert!(
+            refused.to_string().contains("line 2: write CMD"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use auth::key::NewKey;
 use e2b::{Ending, ports::Sample};
-use model::{Metadata, SandboxId, SandboxTemplate, Timestamp, team::Quotas};
+use model::{
+    Metadata, SandboxId, SandboxTemplate, Timestamp, Uid,
+    team::Quotas,
+    template::{BuildTag, Built},
+};
 use serde_json::{Value, json};
 use store::StoreExt as _;
 
@@ -323,4 +327,41 @@ async fn the_audit_goes_both_ways_in_pages() {
     backwards.reverse();
     assert_eq!((all.len(), &backwards), (5, &all));
     assert_eq!(client.get("/dormouse/audit?order=up").await.status, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_means_a_teams_own_build_before_one_that_is_shared_with_it() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    for (called, builder, teams, at) in [
+        ("tone", "a", &["a"][..], 1_000_000_i64),
+        // Tagged later.
+        ("tother", "b", &["a", "b"][..], 2_000_000),
+    ] {
+        let mut spec = template(teams);
+        spec.build = Some(Box::new(Built {
+            template: name(called),
+            name: "app".into(),
+            team: Some(team(builder)),
+            id: Uid::from_random(u128::from(at.unsigned_abs())),
+            tags: vec![BuildTag {
+                tag: "default".into(),
+                assigned_at: Timestamp::from_micros(at),
+            }],
+        }));
+        let meta = Metadata::new(None, name(&format!("{called}-1")));
+        let made = SandboxTemplate::new(meta, spec);
+        world.store.create_object(&made).await.unwrap();
+    }
+    world.settle().await;
+    let id = client.create(json!({"templateID": "app"})).await;
+    let used = world.records().await;
+    let used = used.iter().find(|s| {
+        s.spec
+            .sandbox_id
+            .as_ref()
+            .is_some_and(|its| its.as_str() == id)
+    });
+    let used = used.and_then(|sandbox| sandbox.spec.template.clone());
+    assert_eq!(used, Some(name("tone-1")));
 }
