@@ -201,13 +201,6 @@ fn layers(data: &Path) -> BTreeMap<&'static str, usize> {
 }
 
 #[test]
-fn every_step_is_one_of_an_operation() {
-    for step in Step::ALL {
-        assert!(!operations(*step).is_empty(), "{step:?}");
-    }
-}
-
-#[test]
 fn a_pause_that_dies_at_any_step_ends_asleep_with_all_that_was_written() {
     let mut world = World::start();
     for step in steps(Operation::Pause) {

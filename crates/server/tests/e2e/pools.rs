@@ -34,10 +34,10 @@ fn get(server: &Server, what: &str) -> Value {
 #[test]
 fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
     let server = start();
-    let spec = json!({
+    let mut spec = json!({
         "template": "base", "minIdle": 1, "maxIdle": 8, "max": 20,
         "autoscale": {
-            "upCooldownSeconds": 1, "downCooldownSeconds": 2,
+            "upCooldownSeconds": 1, "downCooldownSeconds": 3600,
             "claimRate": {"windowSeconds": 1, "coverSeconds": 0},
         },
     });
@@ -60,6 +60,8 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
 
     // What it knows is in its record.
     let server = Server::start_with(server.kill(), &["--runtime", "fake"]);
+    spec["autoscale"]["downCooldownSeconds"] = json!(2);
+    server.run_with("apply -f -", &pool("busy", &spec)).ok();
     let lowered = until("what is kept is as before", || {
         let status = status(&server);
         let kept = &status["autoscale"]["minIdle"];

@@ -106,10 +106,25 @@ fn fifty_sleeps_change_nothing_of_its_files() {
          ln -s ../a c/link; ln a/b/noise c/hard; mkfifo c/pipe; chmod 6711 c/hard; chmod 700 a; \
          busybox touch -d '2001-02-03 04:05:06' c/old; busybox truncate -s 5000000 c/hole",
     );
-    let tree = "cd /data; find . | sort | while read -r f; do busybox stat -c '%n %f %u %g %s %Y %h' \
-                \"$f\"; [ -f \"$f\" ] && sha256sum \"$f\"; [ -L \"$f\" ] && busybox readlink \"$f\"; \
-                done | sha256sum";
+    let tree = "set -e; cd /data; find . | sort | while read -r f; do \
+                busybox stat -c '%n %f %u %g %s %Y %h' \"$f\"; \
+                if [ -f \"$f\" ]; then sha256sum \"$f\"; fi; \
+                if [ -L \"$f\" ]; then busybox readlink \"$f\"; fi; done";
     let before = kept.said("one", tree);
+    for name in [
+        "a/b/noise",
+        "c/odd name",
+        "c/link",
+        "c/hard",
+        "c/pipe",
+        "c/old",
+        "c/hole",
+    ] {
+        let told = format!("./{name} ");
+        assert!(before.contains(&told), "{name} is missing: {before}");
+    }
+    let text = "b9e68e1bea3e5b19ca6b2f98b73a54b73daafaa250484902e09982e07a12e733  ./c/odd name";
+    assert!(before.contains(text), "{before}");
     for _ in 0..50 {
         kept.want_with("one", "Paused", "");
         kept.becomes("sandbox", "one", "Paused");
