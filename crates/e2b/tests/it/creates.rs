@@ -346,17 +346,17 @@ async fn a_sandbox_that_nobody_has_heard_of_ends_though_it_has_no_timeout() {
         Call::Create => CallFault::Slow(Duration::from_secs(5)),
         _ => CallFault::None,
     });
-    let asking = client.clone();
-    let asked = tokio::spawn(async move { asking.post("/v2/sandboxes", body).await });
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let begun = |s: &Sandbox| {
         s.spec
             .sandbox_id
             .as_ref()
             .is_some_and(|id| id.as_str() != heard)
     };
-    let unheard = world.records().await.into_iter().find(begun).unwrap();
-    assert_eq!(asked.await.unwrap().status, 201);
+    let (asked, unheard) = tokio::join!(client.post("/v2/sandboxes", body), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.records().await.into_iter().find(begun).unwrap()
+    });
+    assert_eq!(asked.status, 201);
     tokio::time::sleep(Duration::from_secs(300)).await;
     let all = world.records().await;
     assert_eq!(all.len(), 2);
