@@ -65,6 +65,8 @@ impl<R: Read> Read for Bounded<'_, R> {
 /// # Errors
 /// If it cannot be read.
 pub fn plain(mut file: File) -> io::Result<Box<dyn Read + Send>> {
+    // Whoever has read it before may have left it at its end.
+    file.seek(SeekFrom::Start(0))?;
     let mut magic = [0; 2];
     let mut read = 0;
     while read < magic.len() {
@@ -252,10 +254,13 @@ mod tests {
             } else {
                 file.write_all(content).unwrap();
             }
-            let mut read = Vec::new();
-            let mut reader = plain(File::open(&path).unwrap()).unwrap();
-            reader.read_to_end(&mut read).unwrap();
-            assert_eq!(read, content);
+            let file = File::open(&path).unwrap();
+            for _ in 0..2 {
+                let mut read = Vec::new();
+                let mut reader = plain(file.try_clone().unwrap()).unwrap();
+                reader.read_to_end(&mut read).unwrap();
+                assert_eq!(read, content);
+            }
         }
     }
 }
