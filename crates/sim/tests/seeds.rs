@@ -83,6 +83,6 @@ caught! {
     wakes_that_are_lost_are_caught: LostWake from 0;
     use_that_does_not_count_while_it_lasts_is_caught: ForgetfulUse from 0;
     wakes_that_nobody_opted_into_are_caught: UninvitedWake from 0;
-    ends_that_do_not_wait_for_gateways_to_close_are_caught: UnheardClosing from 640;
+    ends_that_do_not_wait_for_gateways_to_close_are_caught: UnheardClosing from 0;
     who_is_sent_away_from_a_sandbox_that_closes_is_noticed: LostClosing from 0;
 }
