@@ -52,7 +52,7 @@ def steps_of_an_image_become_a_template(world):
         .from_image(OPEN)
         .set_envs({"GREETING": "hello world", "TWICE": "$GREETING, $GREETING"})
         .run_cmd("echo $GREETING > greeting; id -un > who")
-        .set_workdir("work/deep")
+        .set_workdir("project/deep")
         .run_cmd("pwd > where")
         .run_cmd("id -un > /root/root", user="root")
         .set_user("root")
@@ -63,12 +63,12 @@ def steps_of_an_image_become_a_template(world):
     found = inside(
         world,
         called,
-        "cat /home/user/greeting /home/user/who /home/user/work/deep/where",
-        "cat /etc/one /etc/two /root/root; pwd; id -un; stat -c %U /home/user/work /home/user/work/deep",
+        "cat /home/user/greeting /home/user/who /home/user/project/deep/where",
+        "cat /etc/one /etc/two /root/root; pwd; id -un; stat -c %U /home/user/project /home/user/project/deep",
         "echo $TWICE",
     )
-    assert found[0].split("\n") == ["hello world", "user", "/home/user/work/deep"], found
-    expected = ["one", "two", "root", "/home/user/work/deep", "root", "user", "user"]
+    assert found[0].split("\n") == ["hello world", "user", "/home/user/project/deep"], found
+    expected = ["one", "two", "root", "/home/user/project/deep", "root", "user", "user"]
     assert found[1].split("\n") == expected, found
     assert found[2] == ",", found
 
