@@ -409,6 +409,27 @@ text_id!(
     schemars::json_schema!({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
 );
 
+impl Name {
+    /// A name that another system gave: Kubernetes names some kinds with dots and colons. Anything
+    /// that can stand in a path by itself.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub fn foreign(text: impl AsRef<str>) -> Result<Self, InvalidId> {
+        let text = text.as_ref();
+        let fits = (1..=253).contains(&text.len())
+            && !matches!(text, "." | "..")
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_graphic() && b != b'/' && b != b'%');
+        if fits {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidId::Name(text.into()))
+        }
+    }
+}
+
 impl Digest {
     /// The address of content whose SHA-256 is this.
     #[must_use]
@@ -531,6 +552,12 @@ mod tests {
             &"x".repeat(64),
         ] {
             assert!(Name::new(bad).is_err(), "{bad}");
+        }
+        for good in ["a.b", "system:node", "a_b", &"x".repeat(253)] {
+            assert!(Name::foreign(good).is_ok(), "{good}");
+        }
+        for bad in ["", "..", "a/b", "a%2fb", "a b", "ä", &"x".repeat(254)] {
+            assert!(Name::foreign(bad).is_err(), "{bad}");
         }
     }
 
