@@ -1,0 +1,312 @@
+//! The processes: control loop, API and gateways as Deployments, a daemon on every node, and the Job
+//! that makes the secrets once.
+//!
+//! None of them is root but the daemon of a node, which has to be the owner of containerd's socket;
+//! none has a capability, a writable root or the right to gain privileges.
+
+use serde_json::{Value, json};
+
+use crate::{
+    GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_PORT, PEER_KEY, PEER_PORT, PORT,
+    Part, SEAL, Switch, Values, labels, metadata, roles::account_name, selector,
+};
+
+/// Where secrets are mounted.
+const KEYS_DIR: &str = "/etc/dormouse/keys";
+/// Who the processes run as.
+const NOBODY: u32 = 65532;
+
+pub(crate) fn all(values: &Values) -> Vec<Manifest> {
+    vec![
+        Manifest::new(Part::Keys, keys(values)),
+        Manifest::new(Part::Control, control(values)),
+        Manifest::new(Part::Control, budget(values, "control")),
+        Manifest::new(Part::Api, api(values)),
+        Manifest::new(Part::Api, budget(values, "api")),
+        Manifest::new(Part::Gateway, gateway(values)),
+        Manifest::new(Part::Gateway, budget(values, "gateway")),
+        Manifest::new(Part::Node, node(values)).only(Switch::NodeDaemon),
+    ]
+}
+
+/// Makes the secrets, unless they are there. The others wait for them, as Pods do for what they mount.
+fn keys(values: &Values) -> Value {
+    let mut pod = pod("keys");
+    pod["restartPolicy"] = "OnFailure".into();
+    pod["automountServiceAccountToken"] = true.into();
+    pod["containers"] = json!([{
+        "name": "keys",
+        "image": values.image,
+        "imagePullPolicy": values.pull_policy,
+        "args": ["install", "--make-keys"],
+        "env": [own_namespace()],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": confined(),
+    }]);
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(values, "dormouse-keys", Some("keys")),
+        "spec": {
+            "backoffLimit": 10,
+            // So that another version can be applied over it.
+            "ttlSecondsAfterFinished": 60,
+            "template": {"metadata": {"labels": labels(Some("keys"))}, "spec": pod},
+        },
+    })
+}
+
+fn control(values: &Values) -> Value {
+    let mut env = common(values);
+    env.extend([
+        variable("KUBERNETES_IMAGE", &values.image),
+        variable("KUBERNETES_NODE_DAEMON", &values.node_daemon),
+        variable("KUBERNETES_NODE_PORT", &NODE_PORT.to_string().into()),
+        variable("KUBERNETES_CONTAINERD_SOCKET", &values.containerd_socket),
+        variable("KUBERNETES_CONTAINERD_ROOT", &values.containerd_root),
+        variable("KUBERNETES_SNAPSHOT_REGISTRY", &values.snapshot_registry),
+        variable("KUBERNETES_SNAPSHOT_SECRET", &values.snapshot_secret),
+        variable("KUBERNETES_GATEWAYS", &GATEWAY_PEERS.into()),
+    ]);
+    let process = Process {
+        component: "control",
+        env,
+        ports: vec![port("metrics", METRICS_PORT)],
+        memory: "256Mi",
+        grace: 30,
+    };
+    deployment(values, &values.control_replicas, process)
+}
+
+fn api(values: &Values) -> Value {
+    let mut env = common(values);
+    env.extend([
+        variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
+        variable("E2B_DOMAIN", &values.domain),
+        variable("KUBERNETES_GATEWAYS", &GATEWAY_PEERS.into()),
+    ]);
+    let process = Process {
+        component: "api",
+        env,
+        ports: vec![port("http", PORT), port("metrics", METRICS_PORT)],
+        memory: "256Mi",
+        grace: 60,
+    };
+    deployment(values, &values.api_replicas, process)
+}
+
+fn gateway(values: &Values) -> Value {
+    let mut env = common(values);
+    env.extend([
+        variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
+        variable("E2B_DOMAIN", &values.domain),
+        variable("PEER_LISTEN", &format!("0.0.0.0:{PEER_PORT}").into()),
+    ]);
+    let process = Process {
+        component: "gateway",
+        env,
+        ports: vec![
+            port("http", PORT),
+            port("peer", PEER_PORT),
+            port("metrics", METRICS_PORT),
+        ],
+        memory: "256Mi",
+        grace: 60,
+    };
+    deployment(values, &values.gateway_replicas, process)
+}
+
+fn node(values: &Values) -> Value {
+    let mut pod = pod("node");
+    // On the node's own address, which is all that is known of where a Pod runs.
+    pod["hostNetwork"] = true.into();
+    pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+    pod["tolerations"] = json!([{"operator": "Exists"}]);
+    pod["priorityClassName"] = "system-node-critical".into();
+    // The owner of the socket, and nothing else of root.
+    pod["securityContext"] = json!({
+        "runAsUser": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    pod["volumes"] = json!([
+        keys_volume(&[PEER_KEY]),
+        {"name": "containerd", "hostPath": {"path": values.containerd_socket, "type": "Socket"}},
+    ]);
+    pod["containers"] = json!([{
+        "name": "node",
+        "image": values.image,
+        "imagePullPolicy": values.pull_policy,
+        "args": ["node"],
+        "env": [
+            variable("LOG_LEVEL", &values.log_level),
+            variable("LOG_FORMAT", &"json".into()),
+            variable("PEER_KEY_FILE", &format!("{KEYS_DIR}/{PEER_KEY}").into()),
+            variable("KUBERNETES_CONTAINERD_SOCKET", &"/run/containerd.sock".into()),
+            variable("KUBERNETES_NODE_PORT", &NODE_PORT.to_string().into()),
+        ],
+        "ports": [port("peer", NODE_PORT)],
+        "volumeMounts": [
+            {"name": "keys", "mountPath": KEYS_DIR, "readOnly": true},
+            {"name": "containerd", "mountPath": "/run/containerd.sock"},
+        ],
+        "livenessProbe": {
+            "tcpSocket": {"port": "peer"},
+            "periodSeconds": 20,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": metadata(values, &account_name("node"), Some("node")),
+        "spec": {
+            "selector": {"matchLabels": selector("node")},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {"metadata": {"labels": labels(Some("node"))}, "spec": pod},
+        },
+    })
+}
+
+/// What differs between the Deployments.
+struct Process {
+    component: &'static str,
+    env: Vec<Value>,
+    ports: Vec<Value>,
+    memory: &'static str,
+    /// Seconds that requests under way have to end.
+    grace: u32,
+}
+
+fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
+    let Process {
+        component,
+        env,
+        ports,
+        memory,
+        grace,
+    } = process;
+    let mut pod = pod(component);
+    pod["automountServiceAccountToken"] = true.into();
+    pod["terminationGracePeriodSeconds"] = grace.into();
+    pod["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(component)},
+    }]);
+    pod["volumes"] = json!([keys_volume(&[SEAL, PEER_KEY])]);
+    pod["containers"] = json!([{
+        "name": component,
+        "image": values.image,
+        "imagePullPolicy": values.pull_policy,
+        "args": [component],
+        "env": env,
+        "ports": ports,
+        "volumeMounts": [{"name": "keys", "mountPath": KEYS_DIR, "readOnly": true}],
+        "livenessProbe": {
+            "httpGet": {"path": "/livez", "port": "metrics"},
+            "periodSeconds": 10,
+            "failureThreshold": 6,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": "metrics"},
+            "periodSeconds": 2,
+        },
+        "resources": {
+            "requests": {"cpu": "100m", "memory": memory},
+            // What a million routes take, and then some.
+            "limits": {"memory": "4Gi"},
+        },
+        "securityContext": confined(),
+    }]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(values, &account_name(component), Some(component)),
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": selector(component)},
+            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {"metadata": {"labels": labels(Some(component))}, "spec": pod},
+        },
+    })
+}
+
+/// What the Pods of all roles have in common.
+fn pod(component: &str) -> Value {
+    json!({
+        "serviceAccountName": account_name(component),
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": NOBODY,
+            "runAsGroup": NOBODY,
+            "fsGroup": NOBODY,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    })
+}
+
+fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    })
+}
+
+/// The environment of every role that speaks to the API server.
+fn common(values: &Values) -> Vec<Value> {
+    vec![
+        own_namespace(),
+        json!({
+            "name": "DORMOUSE_KUBERNETES_IDENTITY",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
+        }),
+        variable("LOG_LEVEL", &values.log_level),
+        variable("LOG_FORMAT", &"json".into()),
+        variable("SEAL_FILE", &format!("{KEYS_DIR}/{SEAL}").into()),
+        variable("PEER_KEY_FILE", &format!("{KEYS_DIR}/{PEER_KEY}").into()),
+        variable("METRICS_LISTEN", &format!("0.0.0.0:{METRICS_PORT}").into()),
+    ]
+}
+
+fn own_namespace() -> Value {
+    json!({
+        "name": "DORMOUSE_KUBERNETES_NAMESPACE",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
+    })
+}
+
+fn variable(name: &str, value: &Value) -> Value {
+    json!({"name": format!("DORMOUSE_{name}"), "value": value})
+}
+
+fn keys_volume(keys: &[&str]) -> Value {
+    let items: Vec<Value> = keys.iter().map(|k| json!({"key": k, "path": k})).collect();
+    json!({
+        "name": "keys",
+        "secret": {"secretName": KEYS_SECRET, "defaultMode": 0o440, "items": items},
+    })
+}
+
+fn port(name: &str, number: u16) -> Value {
+    json!({"name": name, "containerPort": number})
+}
+
+/// One at a time may be moved to another node.
+fn budget(values: &Values, component: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(values, &format!("{NAME}-{component}"), Some(component)),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(component)}},
+    })
+}
