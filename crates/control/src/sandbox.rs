@@ -9,7 +9,7 @@ use model::{
     sandbox::{DesiredState, SANDBOX_FINALIZER},
     template::ImagePullPolicy,
     trouble::Trouble,
-    workload::{Arming, Boot, Booting, Captured, Fence, Observed, Outfit, WorkloadSpec},
+    workload::{Arming, Boot, Booting, Captured, Fence, Observed, Outfit, Whose, WorkloadSpec},
 };
 use plan::{
     failure::{after_failure, again, taken_over},
@@ -529,7 +529,12 @@ fn workload_spec(
         .image_pull_policy
         .or_else(|| origin?.image_pull_policy)
         .or_else(|| template.as_ref().map(|t| t.spec.image_pull_policy));
+    let whose = sandbox.metadata.namespace.clone().map(|namespace| {
+        let name = sandbox.metadata.name.clone();
+        Box::new(Whose { namespace, name })
+    });
     Ok(WorkloadSpec {
+        of: whose,
         images,
         pull: pull.unwrap_or_default(),
         class: template

@@ -524,6 +524,10 @@ pub enum StopCause {
     Exited,
     /// Its workload was lost.
     Lost,
+    /// It was evicted from its node.
+    Evicted,
+    /// The node that it ran on was lost.
+    NodeLost,
 }
 
 /// Why a sandbox ended.

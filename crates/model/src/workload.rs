@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, Epoch, Generation, Name, OperationId, StringMap, Uid,
+    Digest, Epoch, Generation, Name, Namespace, OperationId, StringMap, Uid,
     sandbox::{Address, NetworkPolicy, Resources},
     template::{ImagePullPolicy, RuntimeClass},
 };
@@ -31,9 +31,20 @@ impl Fence {
     }
 }
 
+/// Whose workload it is, for a runtime that keeps it beside its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// The team.
+    pub namespace: Namespace,
+    /// The name of the sandbox.
+    pub name: Name,
+}
+
 /// What a workload is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadSpec {
+    /// Whose it is.
+    pub of: Option<Box<Whose>>,
     /// Image of each container, by name.
     pub images: StringMap,
     /// When images are pulled.
@@ -185,6 +196,9 @@ impl fmt::Debug for Secret {
 pub enum Observed {
     /// Nothing.
     Absent,
+    /// Something that is being made, and becomes a workload by itself: asking for it once more waits
+    /// for it. It can also be removed.
+    Coming,
     /// Something that was being made or removed when its maker died: it can only be removed.
     Partial,
     /// A workload.
@@ -226,6 +240,31 @@ pub struct Facts {
     /// How many of its processes were killed since its last start because memory ran out, as far
     /// as was seen: looked for when it is inspected and when its first process ends.
     pub oom_kills: u32,
+    /// Who ended it, where its processes did not end by themselves.
+    pub loss: Option<Loss>,
+}
+
+/// What took a workload away. It is seen as one that has exited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its node needed the room, or was being emptied.
+    Evicted,
+    /// The node that it ran on is gone.
+    NodeLost,
+    /// Somebody removed it behind our back.
+    Removed,
+}
+
+impl Loss {
+    /// A sentence for people.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Evicted => "it was evicted from its node",
+            Self::NodeLost => "the node that it ran on was lost",
+            Self::Removed => "its workload was removed by somebody else",
+        }
+    }
 }
 
 impl Facts {

@@ -291,7 +291,11 @@ impl Ending {
             StopCause::Timeout | StopCause::RetentionTimeout => StopReason::Completed,
             StopCause::IdleTimeout | StopCause::StartupTimeout => StopReason::Released,
             StopCause::ClaimerLost => StopReason::Canceled,
-            StopCause::StartFailed | StopCause::Exited | StopCause::Lost => StopReason::Failed,
+            StopCause::StartFailed
+            | StopCause::Exited
+            | StopCause::Lost
+            | StopCause::Evicted
+            | StopCause::NodeLost => StopReason::Failed,
         };
         Self {
             reason,

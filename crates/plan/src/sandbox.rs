@@ -24,7 +24,7 @@ use model::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
         SandboxSpec, SandboxStatus, Sleeps, SnapshotType, StopCause, StopReason, Stopped,
     },
-    workload::{Facts, Observed, WorkloadState},
+    workload::{Facts, Loss, Observed, WorkloadState},
 };
 
 pub use origin::Base;
@@ -184,10 +184,14 @@ fn decide(view: View<'_>) -> Plan<Step> {
         None,
         Observed::Present(Facts {
             state: WorkloadState::Exited { code },
+            loss,
             ..
         }),
     ) = (&status.snapshot, observed)
     {
+        if let Some(loss) = loss {
+            return taken_away(view, *loss);
+        }
         let reason = if *code == 0 {
             StopReason::Completed
         } else {
@@ -299,7 +303,7 @@ fn is_replaced(sandbox: &Sandbox, observed: &Observed) -> bool {
         // What was told to a host that died need not be known to it; its files are.
         Observed::Present(facts) if facts.state == WorkloadState::Cut => false,
         Observed::Present(facts) => published && facts.epoch != status.armed_epoch,
-        Observed::Absent | Observed::Partial => false,
+        Observed::Absent | Observed::Coming | Observed::Partial => false,
     }
 }
 
@@ -313,6 +317,9 @@ pub fn agrees(sandbox: &Sandbox, observed: &Observed) -> bool {
     let state = match observed {
         Observed::Absent => None,
         Observed::Partial => return false,
+        Observed::Coming => {
+            return matches!(sandbox.status.phase, Phase::Starting | Phase::Resuming);
+        }
         Observed::Present(facts) => Some(facts.state),
     };
     match sandbox.status.phase {
@@ -341,7 +348,7 @@ fn is_ready(view: View<'_>) -> bool {
                 && is_hooked(view, facts)
                 && is_dressed(spec, facts)
         }
-        Observed::Absent | Observed::Partial => false,
+        Observed::Absent | Observed::Coming | Observed::Partial => false,
     }
 }
 
@@ -409,10 +416,10 @@ fn end(view: View<'_>) -> Plan<Step> {
     }
     match (observed, sandbox.status.phase) {
         (Observed::Absent, _) => Plan::step(Step::RemoveFinalizer, "nothing is left of it"),
-        (Observed::Partial | Observed::Present(_), Phase::Stopping) => {
+        (Observed::Coming | Observed::Partial | Observed::Present(_), Phase::Stopping) => {
             Plan::step(Step::DeleteWorkload, "its deletion was asked for")
         }
-        (Observed::Partial | Observed::Present(_), _) => {
+        (Observed::Coming | Observed::Partial | Observed::Present(_), _) => {
             let status = begin(view, OperationKind::Stop, Phase::Stopping);
             Plan::step(Step::Publish(status, None), "its deletion was asked for")
         }
@@ -439,6 +446,26 @@ fn after_the_end(view: View<'_>) -> Plan<Step> {
 }
 
 fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &str) -> Plan<Step> {
+    stop_by(view, reason, exit_code, None, message)
+}
+
+/// A workload that did not end by itself.
+fn taken_away(view: View<'_>, loss: Loss) -> Plan<Step> {
+    let cause = match loss {
+        Loss::Evicted => StopCause::Evicted,
+        Loss::NodeLost => StopCause::NodeLost,
+        Loss::Removed => StopCause::Lost,
+    };
+    stop_by(view, StopReason::Failed, None, Some(cause), loss.message())
+}
+
+fn stop_by(
+    view: View<'_>,
+    reason: StopReason,
+    exit_code: Option<i32>,
+    cause: Option<StopCause>,
+    message: &str,
+) -> Plan<Step> {
     let mut status = settle(view, Phase::Stopped, None);
     // Its owner may have heard of it before a record could say so: it ended as its owner's.
     if view.sandbox.spec.owner.is_some() && is_ready(view) {
@@ -454,11 +481,11 @@ fn stop(view: View<'_>, reason: StopReason, exit_code: Option<i32>, message: &st
         reason,
         at: view.now,
         exit_code,
-        cause: Some(match exit_code {
+        cause: cause.or(Some(match exit_code {
             Some(_) => StopCause::Exited,
             None if delivered => StopCause::Lost,
             None => StopCause::StartFailed,
-        }),
+        })),
         message: message.into(),
     }));
     status.address = None;
@@ -577,7 +604,7 @@ fn starting(view: View<'_>) -> Plan<Step> {
 
 fn idle(view: View<'_>) -> Plan<Step> {
     match view.observed {
-        Observed::Absent | Observed::Partial => lost(view),
+        Observed::Absent | Observed::Coming | Observed::Partial => lost(view),
         Observed::Present(_) if operation_failed(view, OperationKind::Arm) => {
             stop(view, StopReason::Failed, None, &error_of(view))
         }
@@ -679,7 +706,7 @@ fn find_out(view: View<'_>) -> Plan<Step> {
         // A workload beside a durable layer is its remnant, or an attempt nobody has heard of.
         _ if status.snapshot.is_some() => Phase::Paused,
         _ if status.started_at.is_none() || unowned => Phase::Starting,
-        Observed::Absent | Observed::Partial => return lost(view),
+        Observed::Absent | Observed::Coming | Observed::Partial => return lost(view),
         Observed::Present(facts) if facts.state == WorkloadState::Frozen && sleeps => Phase::Paused,
         Observed::Present(_) => Phase::Running,
     };

@@ -70,6 +70,7 @@ fn ended(next: &mut SandboxStatus, observed: &Observed, now: Timestamp) {
             let detail = format!("{why}; {}", killed(facts.oom_kills));
             say(next, Trouble::OomKilled, &detail, now);
         }
+        Observed::Present(facts) if facts.loss.is_some() => say(next, Trouble::Lost, &why, now),
         Observed::Present(facts) => {
             if let WorkloadState::Exited { code } = facts.state
                 && code != 0
@@ -78,7 +79,7 @@ fn ended(next: &mut SandboxStatus, observed: &Observed, now: Timestamp) {
                 say(next, Trouble::Exited, &detail, now);
             }
         }
-        Observed::Absent | Observed::Partial => {
+        Observed::Absent | Observed::Coming | Observed::Partial => {
             if find(next).is_none() {
                 say(next, Trouble::Lost, &why, now);
             }
@@ -93,7 +94,7 @@ pub fn kills(sandbox: &Sandbox, observed: &Observed) -> Option<u32> {
         Observed::Present(facts) => {
             (facts.oom_kills > sandbox.status.oom_kills).then_some(facts.oom_kills)
         }
-        Observed::Absent | Observed::Partial => None,
+        Observed::Absent | Observed::Coming | Observed::Partial => None,
     }
 }
 
@@ -169,6 +170,7 @@ mod tests {
                 ip: None,
             },
             oom_kills,
+            loss: None,
         })
     }
 

@@ -86,6 +86,7 @@ impl Workload {
                 ip: None,
             },
             oom_kills: self.record.oom_kills,
+            loss: None,
         }
     }
 

@@ -31,7 +31,7 @@ async fn a_server_killed_at_any_step_leaves_something_that_can_be_removed() {
                     assert!(step < Step::Removing, "{step:?}");
                 }
                 (Observed::Absent, ..) => panic!("{verb} {step:?}: nothing was noted"),
-                (Observed::Partial, ..) => {
+                (Observed::Coming | Observed::Partial, ..) => {
                     let refused = runtime.freeze(at).await;
                     assert!(matches!(refused, Err(RuntimeError::WrongState { .. })));
                 }

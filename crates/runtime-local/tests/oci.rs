@@ -214,7 +214,7 @@ async fn a_server_killed_at_any_step_of_runc_leaves_something_that_can_be_remove
                 Observed::Absent => {
                     assert!(verb == "delete" && step < Step::Removing, "{verb} {step:?}");
                 }
-                Observed::Partial => {
+                Observed::Coming | Observed::Partial => {
                     let refused = runtime.freeze(at).await;
                     assert!(matches!(refused, Err(RuntimeError::WrongState { .. })));
                 }

@@ -211,7 +211,7 @@ fn fence(uid: u128, generation: u64, operation: u64) -> Fence {
 async fn facts(runtime: &dyn Runtime, uid: Uid) -> Facts {
     match runtime.inspect(uid).await.expect("inspect") {
         Observed::Present(facts) => facts,
-        other @ (Observed::Absent | Observed::Partial) => {
+        other @ (Observed::Absent | Observed::Coming | Observed::Partial) => {
             panic!("{uid} should be there: {other:?}")
         }
     }

@@ -57,6 +57,12 @@ pub enum RuntimeError {
     /// An image cannot be had now.
     #[error("{0}")]
     Pull(Box<str>),
+    /// There is no room for it now.
+    #[error("no room: {0}")]
+    NoRoom(Box<str>),
+    /// Who decides about more than this runtime does not admit it: a quota, or a policy.
+    #[error("not admitted: {0}")]
+    NotAdmitted(Box<str>),
     /// It did not work now, and may have happened half-way.
     #[error("the runtime failed: {0}")]
     Failed(Box<str>),
@@ -68,6 +74,8 @@ impl RuntimeError {
     pub fn trouble(&self) -> Trouble {
         match self {
             Self::Pull(_) => Trouble::PullBackOff,
+            Self::NoRoom(_) => Trouble::NoCapacity,
+            Self::NotAdmitted(_) => Trouble::Limited,
             Self::Impossible { field, .. } if *field == IMAGES => Trouble::ImageUnusable,
             Self::Impossible { .. } => Trouble::Misconfigured,
             Self::NotReady { failure, .. } => (*failure).into(),
@@ -82,7 +90,12 @@ impl RuntimeError {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Failed(_) | Self::Pull(_) | Self::WrongState { .. } | Self::Absent(_) => true,
+            Self::Failed(_)
+            | Self::Pull(_)
+            | Self::NoRoom(_)
+            | Self::NotAdmitted(_)
+            | Self::WrongState { .. }
+            | Self::Absent(_) => true,
             Self::Stale(_)
             | Self::Impossible { .. }
             | Self::NotReady { .. }

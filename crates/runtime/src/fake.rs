@@ -483,6 +483,7 @@ impl FakeWorkload {
                     ip: None,
                 },
                 oom_kills: 0,
+                loss: None,
             },
             partial: false,
             fence: fence.rank(),

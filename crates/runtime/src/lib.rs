@@ -27,7 +27,7 @@ use model::{
 pub use error::{IMAGES, RuntimeError};
 pub use model::workload::{
     Arming, Boot, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Observed,
-    Outfit, Publication, Published, Secret, WorkloadSpec, WorkloadState,
+    Loss, Outfit, Publication, Published, Secret, Whose, WorkloadSpec, WorkloadState,
 };
 
 /// Runs workloads.

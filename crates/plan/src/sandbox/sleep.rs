@@ -114,11 +114,11 @@ pub(super) fn paused(view: View<'_>) -> Plan<Step> {
     let has_layer = view.sandbox.status.snapshot.is_some();
     match (view.sandbox.spec.desired_state, view.observed) {
         // Captured, published, and now released: never thawed in between.
-        (_, Observed::Present(_)) if has_layer => Plan::step(
+        (_, Observed::Present(_) | Observed::Coming) if has_layer => Plan::step(
             Step::DeleteWorkload,
             "its layer is durable; its memory goes",
         ),
-        (_, Observed::Absent | Observed::Partial) if !has_layer => lost(view),
+        (_, Observed::Absent | Observed::Coming | Observed::Partial) if !has_layer => lost(view),
         (DesiredState::Paused, Observed::Present(facts)) => match facts.state {
             WorkloadState::Frozen if view.due.descend && may_try_to_sleep(view) => Plan::step(
                 Step::Capture,
@@ -129,7 +129,7 @@ pub(super) fn paused(view: View<'_>) -> Plan<Step> {
                 Plan::step(Step::Freeze, "it should sleep")
             }
         },
-        (DesiredState::Paused, Observed::Absent | Observed::Partial) => {
+        (DesiredState::Paused, Observed::Absent | Observed::Coming | Observed::Partial) => {
             Plan::rest("it sleeps as wanted")
         }
         (DesiredState::Running, Observed::Present(facts))
@@ -144,7 +144,7 @@ pub(super) fn paused(view: View<'_>) -> Plan<Step> {
         (DesiredState::Running, Observed::Present(facts)) => {
             network(view, facts).unwrap_or_else(|| Plan::step(Step::Thaw, "it should wake"))
         }
-        (DesiredState::Running, Observed::Absent | Observed::Partial) => {
+        (DesiredState::Running, Observed::Absent | Observed::Coming | Observed::Partial) => {
             let status = begin(view, OperationKind::Resume, Phase::Resuming);
             Plan::step(Step::Publish(status, None), "it should wake")
         }
@@ -167,7 +167,7 @@ pub(super) fn resuming(view: View<'_>) -> Plan<Step> {
             let note = failed.then(|| note(Severity::Warning, "ResumeFailed", &error_of(view)));
             Plan::step(Step::Publish(status, note), "it stays asleep")
         }
-        Observed::Absent | Observed::Partial => {
+        Observed::Absent | Observed::Coming | Observed::Partial => {
             let layer = view.sandbox.status.snapshot.clone();
             Plan::step(Step::Create(layer), "it wakes from its layer")
         }

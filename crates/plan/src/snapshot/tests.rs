@@ -54,6 +54,7 @@ fn seen(state: WorkloadState) -> Observed {
             ip: None,
         },
         oom_kills: 0,
+        loss: None,
     })
 }
 

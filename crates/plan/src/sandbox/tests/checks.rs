@@ -62,7 +62,7 @@ impl World {
         assert!(id(next) >= id(last), "operation ids went back");
         let facts = match &self.workload {
             Observed::Present(facts) => Some(facts),
-            Observed::Absent | Observed::Partial => None,
+            Observed::Absent | Observed::Coming | Observed::Partial => None,
         };
         let spec = &self.record.spec;
         if from != to {
@@ -104,7 +104,7 @@ impl World {
         let state = match &self.workload {
             Observed::Present(facts) => Some(facts.state),
             Observed::Absent => None,
-            Observed::Partial => panic!("remains are left"),
+            Observed::Coming | Observed::Partial => panic!("remains are left"),
         };
         let awake = spec.desired_state == DesiredState::Running;
         let fits = match status.phase {

@@ -105,6 +105,7 @@ pub(super) fn facts(state: WorkloadState, epoch: Epoch, images: &StringMap) -> F
             ip: None,
         },
         oom_kills: 0,
+        loss: None,
     }
 }
 
