@@ -38,8 +38,7 @@ fn keys(values: &Values) -> Value {
         "name": "keys",
         "image": values.image,
         "imagePullPolicy": values.pull_policy,
-        "args": ["install", "--make-keys"],
-        "env": [own_namespace()],
+        "args": ["install", "--make-keys", "--namespace", values.namespace],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": confined(),
     }]);

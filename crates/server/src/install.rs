@@ -1,0 +1,168 @@
+//! `dormouse install`: an installation on Kubernetes, printed or put into the cluster.
+
+use std::{io::Write as _, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use clap::Args;
+use cluster_kube::{
+    Cluster,
+    install::{Keys, apply, ensure_secret},
+};
+use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, SEAL, definitions, manifests, yaml};
+use kit::Entropy;
+
+/// How long the whole may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Install Dormouse on Kubernetes, or print what that would be
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dormouse install --dry-run | kubectl apply --server-side -f -
+  dormouse install --namespace sandboxes --domain sbx.example.com
+  dormouse install --dry-run --definitions-only      what an upgrade applies first
+  dormouse install --no-node-daemon --snapshot-registry registry.example.com/sandboxes
+
+Objects are applied again as often as you like; sandboxes that run are not touched. The secrets
+that the processes share are made in the cluster, once, and are never printed.")]
+pub(crate) struct Install {
+    /// Print the manifests, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Only the definitions of Dormouse's kinds
+    #[arg(long)]
+    definitions_only: bool,
+    /// Make the shared secrets unless they are there, and nothing else: what runs in the cluster
+    #[arg(long, conflicts_with_all = ["dry_run", "definitions_only"])]
+    make_keys: bool,
+    /// Which cluster; `$KUBECONFIG` or the cluster this runs in by default
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace of Dormouse's own processes
+    #[arg(long, default_value_t = Options::default().namespace)]
+    namespace: String,
+    /// Image of Dormouse
+    #[arg(long, default_value_t = Options::default().image)]
+    image: String,
+    /// Domain of sandboxes, as in `PORT-ID.DOMAIN`
+    #[arg(long, default_value = "")]
+    domain: String,
+    /// Processes of the control loop; one acts, the others stand by
+    #[arg(long, default_value_t = 2)]
+    control_replicas: u32,
+    /// Processes of the API
+    #[arg(long, default_value_t = 2)]
+    api_replicas: u32,
+    /// Gateways
+    #[arg(long, default_value_t = 2)]
+    gateway_replicas: u32,
+    /// How API and gateways are reached
+    #[arg(long, default_value = "ClusterIP", value_parser = ["ClusterIP", "NodePort", "LoadBalancer"])]
+    service_type: String,
+    /// Leave out the daemon on every node: sandboxes then sleep without their processes
+    #[arg(long)]
+    no_node_daemon: bool,
+    /// Socket of containerd on every node
+    #[arg(long, default_value_t = Options::default().containerd_socket)]
+    containerd_socket: String,
+    /// Directory of containerd on every node
+    #[arg(long, default_value_t = Options::default().containerd_root)]
+    containerd_root: String,
+    /// Registry for the files of paused sandboxes
+    #[arg(long, default_value = "")]
+    snapshot_registry: String,
+    /// Secret, in the same namespace, for pushing there
+    #[arg(long, default_value = "")]
+    snapshot_secret: String,
+    /// What is logged
+    #[arg(long, default_value = "info")]
+    log_level: String,
+    /// Tell Prometheus' operator
+    #[arg(long)]
+    pod_monitor: bool,
+    /// Leave out the policies that shield Dormouse's own processes
+    #[arg(long)]
+    no_network_policies: bool,
+}
+
+impl Install {
+    fn options(&self) -> Options {
+        Options {
+            namespace: self.namespace.clone(),
+            image: self.image.clone(),
+            domain: self.domain.clone(),
+            control_replicas: self.control_replicas,
+            api_replicas: self.api_replicas,
+            gateway_replicas: self.gateway_replicas,
+            service_type: self.service_type.clone(),
+            node_daemon: !self.no_node_daemon,
+            containerd_socket: self.containerd_socket.clone(),
+            containerd_root: self.containerd_root.clone(),
+            snapshot_registry: self.snapshot_registry.clone(),
+            snapshot_secret: self.snapshot_secret.clone(),
+            log_level: self.log_level.clone(),
+            service_monitor: self.pod_monitor,
+            network_policies: !self.no_network_policies,
+        }
+    }
+}
+
+/// Does it.
+///
+/// # Errors
+/// If the cluster cannot be reached, or refuses something.
+pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
+    let wanted = if args.definitions_only {
+        definitions()
+    } else {
+        manifests(&args.options())
+    };
+    if args.dry_run {
+        return cli::print(&yaml::documents(&wanted)?);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start")?;
+    let work = async {
+        let cluster = Cluster::connect(args.kubeconfig.as_deref()).await?;
+        if args.make_keys {
+            make_keys(&cluster, &args.namespace).await
+        } else {
+            put(&cluster, &wanted).await
+        }
+    };
+    runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, work)
+            .await
+            .context("the cluster did not answer in two minutes: is its API server reachable?")?
+    })
+}
+
+async fn put(cluster: &Cluster, wanted: &[Manifest]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for manifest in wanted {
+        let name = apply(cluster, &manifest.object).await?;
+        // Whoever no longer listens still wants the installation.
+        let _ = writeln!(out, "{name} applied");
+    }
+    Ok(())
+}
+
+async fn make_keys(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+    let entropy = Entropy::from_os();
+    let fresh = || {
+        let mut bytes = [0; 32];
+        entropy.fill(&mut bytes);
+        BASE64_URL_SAFE_NO_PAD.encode(bytes)
+    };
+    let data = [(SEAL, fresh()), (PEER_KEY, fresh())];
+    let made = ensure_secret(cluster, namespace, KEYS_SECRET, data)
+        .await
+        .with_context(|| format!("make the secret {namespace}/{KEYS_SECRET}"))?;
+    let what = match made {
+        Keys::Made => "made",
+        Keys::There => "there already",
+    };
+    cli::print(&format!("secret/{KEYS_SECRET} {what}\n"))
+}
