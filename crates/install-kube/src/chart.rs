@@ -41,7 +41,7 @@ fn description() -> String {
     format!(
         "apiVersion: v2\nname: dormouse\ndescription: Sandboxes for AI agents that are ready in milliseconds, \
          sleep when idle and wake on traffic\ntype: application\nversion: {version}\n\
-         appVersion: \"{version}\"\nkubeVersion: \">=1.31.0-0\"\n"
+         appVersion: \"{version}\"\nkubeVersion: \">=1.32.0-0\"\n"
     )
 }
 
