@@ -4,23 +4,24 @@ use std::{
     fs,
     io::{self, Write as _},
     path::Path,
+    thread,
 };
 
 use ::runtime::{Facts, Fence, WorkloadSpec};
-use images::ImageError;
-use model::{Digest, Epoch, Uid};
+use model::{Epoch, Uid};
 use rustix::fs::{Gid, chown};
 
 use crate::{
     engine::Engine,
-    error::{Doing as _, EngineError, Result, impossible},
+    error::{Doing as _, Result, impossible},
     oci,
     options::Step,
     ranges::Range,
     record::{Ledger, Place, Record, Stage},
-    rootfs::Image,
+    restore::Restoring,
+    rootfs::{Image, Root},
     tree,
-    workload::Workload,
+    workload::{Process, Workload},
 };
 
 impl Engine {
@@ -148,35 +149,11 @@ impl Engine {
         }
         make_directories(place, range, &self.new_boot_id())
             .doing("make the sandbox's directories")?;
-        if let Some(digest) = &record.layer {
-            let ids = images::layer::Ids::From(range.first());
-            images::layer::restore(&self.layer_file(digest), digest, &place.upper(), ids)
-                .map_err(|error| damaged(digest, error))?;
-        }
         self.options.reached(Step::Directories);
-        self.cgroup(uid).make(&self.limits(&record))?;
-        self.options.reached(Step::Cgroups);
-        record.origin = Some(image.origin.clone());
-        record.stage = Stage::Starting;
-        record.process = None;
-        record.exit_code = None;
-        record.oom_kills = 0;
-        record.boot_id = self.boot_id.clone();
-        record.address = self.reserve_address(uid)?;
-        let mut connected = None;
-        let meanwhile = |pid| {
-            let durably = || place.write_record(&record, true);
-            connected = self.connect_meanwhile(uid, pid, &record, durably)?;
-            Ok(())
-        };
-        let process = match oci::Kind::of(record.class) {
-            None => self.start(uid, place, &record, image, meanwhile)?,
-            Some(kind) => self.start_by(kind, uid, place, &record, image, meanwhile)?,
-        };
-        if connected != record.address {
-            record.address = connected;
-            place.write_record(&record, false)?;
-        }
+        let process = thread::scope(|scope| {
+            let restoring = self.begin_restore(scope, place, &record);
+            self.run(uid, place, &mut record, image, restoring)
+        })?;
         record.stage = Stage::Made;
         record.process = Some(process.id.clone());
         place.write_process(&process.id)?;
@@ -191,16 +168,48 @@ impl Engine {
             frozen: false,
         })
     }
-}
 
-/// A layer that was captured here and cannot be used is damaged, whatever is wrong with it.
-fn damaged(digest: &Digest, error: ImageError) -> EngineError {
-    match error {
-        error if error.is_retryable() => error.into(),
-        error => EngineError::Damaged {
-            what: format!("layer {digest}").into(),
-            how: error.to_string().into(),
-        },
+    /// Cgroups, an address and a first process, over directories that are there; the record says so
+    /// before that process runs.
+    fn run(
+        &self,
+        uid: Uid,
+        place: &Place,
+        record: &mut Record,
+        image: &Image,
+        restoring: Restoring<'_>,
+    ) -> Result<Process> {
+        self.cgroup(uid).make(&self.limits(record))?;
+        self.options.reached(Step::Cgroups);
+        record.origin = Some(image.origin.clone());
+        record.stage = Stage::Starting;
+        record.process = None;
+        record.exit_code = None;
+        record.oom_kills = 0;
+        record.boot_id = self.boot_id.clone();
+        record.address = self.reserve_address(uid)?;
+        let mut connected = None;
+        let noted = &*record;
+        let meanwhile = |pid| {
+            let durably = || place.write_record(noted, true);
+            connected = self.connect_meanwhile(uid, pid, noted, durably)?;
+            Ok(())
+        };
+        let root = Root {
+            place,
+            record: noted,
+            image,
+            restoring,
+        };
+        let process = match oci::Kind::of(noted.class) {
+            None => self.start(uid, root, meanwhile)?,
+            Some(kind) => self.start_by(kind, uid, root, meanwhile)?,
+        };
+        if connected != record.address {
+            record.address = connected;
+            place.write_record(record, false)?;
+        }
+        Ok(process)
     }
 }
 

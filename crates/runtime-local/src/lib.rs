@@ -22,6 +22,7 @@
 //! | `runtime` | the port: which call runs which verb, one at a time for each sandbox |
 //! | `create`, `boot`, `arm`, `hook`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
+//! | `restore` | a captured layer into a new sandbox's directory, beside its start |
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
@@ -63,6 +64,7 @@ mod publish;
 mod ranges;
 mod record;
 mod reset;
+mod restore;
 mod rootfs;
 mod runtime;
 mod seccomp;

@@ -37,8 +37,8 @@ use crate::{
     kernel::trial::Trial,
     options::Step,
     probe::find_program,
-    record::{Place, ProcessId, Record},
-    rootfs::Image,
+    record::{Place, ProcessId},
+    rootfs::Root,
     start::map_ids,
     tree,
     workload::{Process, start_time},
@@ -117,12 +117,10 @@ impl Engine {
         &self,
         kind: Kind,
         uid: Uid,
-        place: &Place,
-        record: &Record,
-        image: &Image,
+        root: Root<'_>,
         meanwhile: impl FnOnce(i32) -> Result<()>,
     ) -> Result<Process> {
-        let started = self.make_and_start(kind, uid, place, record, image, meanwhile);
+        let started = self.make_and_start(kind, uid, root, meanwhile);
         if started.is_err()
             && let Err(also) = self.cgroup(uid).kill()
         {
@@ -135,11 +133,10 @@ impl Engine {
         &self,
         kind: Kind,
         uid: Uid,
-        place: &Place,
-        record: &Record,
-        image: &Image,
+        root: Root<'_>,
         meanwhile: impl FnOnce(i32) -> Result<()>,
     ) -> Result<Process> {
+        let (place, record, image) = (root.place, root.record, root.image);
         let program = kind.program()?;
         let stage = invoke::stage(&[&self.data, &program])?;
         let bundle = place.bundle();
@@ -151,7 +148,7 @@ impl Engine {
         let inside = entry.as_ref().map(|entry| entry.unified.as_fd());
         let holder = Trial::with_network(inside).doing("make the sandbox's namespaces")?;
         let user_namespace = map_ids(holder.pid(), record)?;
-        let mounts = self.host_mounts(place, record, image, user_namespace.as_fd())?;
+        let mounts = self.host_mounts(root, user_namespace.as_fd())?;
         let list = self.mount_list(image);
         let targets = list.iter().filter_map(|mount| match mount {
             Mount::Received { target } => Some(*target),

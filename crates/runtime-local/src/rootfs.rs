@@ -15,12 +15,13 @@ use rustix::{
 };
 
 use crate::{
-    child::Mount,
+    child::{MAX_MOUNTS, Mount},
     engine::Engine,
     error::{Doing as _, Result},
     kernel::idmap::attribute,
     mounts,
     record::{Place, Record},
+    restore::Restoring,
 };
 
 /// Where the engine's own files are inside.
@@ -43,6 +44,16 @@ pub(crate) struct Image {
     pub(crate) pinned: Option<Arc<Pinned>>,
 }
 
+/// What one sandbox's root is made of.
+#[derive(Debug)]
+pub(crate) struct Root<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) record: &'a Record,
+    pub(crate) image: &'a Image,
+    /// Nothing is mounted over the writable layer before it is restored.
+    pub(crate) restoring: Restoring<'a>,
+}
+
 /// What the server mounts for a first process.
 #[derive(Debug)]
 pub(crate) struct HostMounts {
@@ -54,26 +65,26 @@ pub(crate) struct HostMounts {
 }
 
 impl Engine {
-    /// Makes the mounts that need the rights of the host.
+    /// Makes the mounts that need the rights of the host. The overlay is the last of them: it waits
+    /// until its writable layer is restored.
     pub(crate) fn host_mounts(
         &self,
-        place: &Place,
-        record: &Record,
-        image: &Image,
+        root: Root<'_>,
         user_namespace: BorrowedFd<'_>,
     ) -> Result<HostMounts> {
+        let Root {
+            place,
+            record,
+            image,
+            restoring,
+        } = root;
         let lowers = image
             .layers
             .iter()
             .chain([self.bases.mount_points()])
             .map(|layer| mounts::mapped(layer, user_namespace, 0))
             .collect::<Result<Vec<_>>>()?;
-        let open = |path: PathBuf| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(CWD, &path, flags, Mode::empty()).doing(format!("open {}", path.display()))
-        };
-        let (upper, work) = (open(place.upper())?, open(place.work())?);
-        let mut all = vec![mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?];
+        let mut all = Vec::with_capacity(MAX_MOUNTS);
         if let Some(usr) = &image.usr {
             let suid = if record.sudo { 0 } else { attribute::NO_SUID };
             let attributes = attribute::READ_ONLY | attribute::NO_DEV | suid;
@@ -92,6 +103,13 @@ impl Engine {
         )?);
         let exit = attribute::NO_SUID | attribute::NO_DEV | attribute::NO_EXEC;
         all.push(mounts::mapped(&place.exit_file(), user_namespace, exit)?);
+        let open = |path: PathBuf| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(CWD, &path, flags, Mode::empty()).doing(format!("open {}", path.display()))
+        };
+        let (upper, work) = (open(place.upper())?, open(place.work())?);
+        restoring.wait()?;
+        all.insert(0, mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?);
         Ok(HostMounts {
             handed_over: all,
             _layers: lowers,

@@ -32,8 +32,8 @@ use crate::{
         exec::Program,
     },
     options::Step,
-    record::{Place, ProcessId, Record},
-    rootfs::{INIT, Image},
+    record::{ProcessId, Record},
+    rootfs::{INIT, Root},
     workload::{Process, start_time},
 };
 
@@ -57,14 +57,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Starts the first process of a sandbox whose directories and cgroups are there, and returns
-    /// when the init program runs. `meanwhile` is done with its number while the process sets itself
-    /// up; if it fails, so does the start.
+    /// when the init program runs. Its root is mounted once the writable layer is restored;
+    /// `meanwhile` is done with its number while the process sets itself up. If either fails, so does
+    /// the start.
     pub(crate) fn start(
         &self,
         uid: Uid,
-        place: &Place,
-        record: &Record,
-        image: &Image,
+        root: Root<'_>,
         meanwhile: impl FnOnce(i32) -> Result<()> + Send,
     ) -> Result<Process> {
         let cgroup = self.cgroup(uid);
@@ -77,6 +76,7 @@ impl Engine {
         .doing("connect to the first process")?;
         sockopt::set_socket_timeout(&ours, sockopt::Timeout::Recv, Some(PATIENCE))
             .doing("connect to the first process")?;
+        let (record, image) = (root.record, root.image);
         let mounts = self.mount_list(image);
         let program = self.program(uid)?;
         let doors = cgroup.doors()?;
@@ -101,7 +101,7 @@ impl Engine {
                 // Whatever goes wrong here, the thread that sleeps must wake.
                 let doomed = newborn.doomed();
                 let done = wait_for_child(ours.as_fd())
-                    .and_then(|()| self.set_up(place, record, image, &newborn, ours.as_fd()))
+                    .and_then(|()| self.set_up(root, &newborn, ours.as_fd()))
                     .and_then(|()| meanwhile(newborn.pid()));
                 if done.is_ok() {
                     doomed.spare();
@@ -153,17 +153,10 @@ impl Engine {
     }
 
     /// What a child cannot do for itself.
-    fn set_up(
-        &self,
-        place: &Place,
-        record: &Record,
-        image: &Image,
-        newborn: &Newborn,
-        socket: BorrowedFd<'_>,
-    ) -> Result<()> {
+    fn set_up(&self, root: Root<'_>, newborn: &Newborn, socket: BorrowedFd<'_>) -> Result<()> {
         self.options.reached(Step::Cloned);
-        let user_namespace = map_ids(newborn.pid(), record)?;
-        let mounts = self.host_mounts(place, record, image, user_namespace.as_fd())?;
+        let user_namespace = map_ids(newborn.pid(), root.record)?;
+        let mounts = self.host_mounts(root, user_namespace.as_fd())?;
         hand_over(socket, &mounts.handed_over).doing("hand the mounts over")?;
         drop(mounts);
         self.options.reached(Step::Mounted);

@@ -27,7 +27,7 @@ pub fn restore(archive: &Path, digest: &Digest, upper: &Path, ids: Ids) -> Resul
     let (file, again) = (open()?, open()?);
     thread::scope(|scope| {
         let proof = scope.spawn(move || prove(again, digest));
-        let buffered = BufReader::with_capacity(1 << 18, file);
+        let buffered = BufReader::with_capacity(1 << 16, file);
         // It has been on this disk already.
         let filled = unpack(buffered, upper, &[], ids, Limits::NONE);
         let proven = proof.join().map_err(|_| io::Error::other("it panicked"));
