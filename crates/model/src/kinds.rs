@@ -10,9 +10,20 @@ mod submit;
 use serde_json::Value;
 
 use crate::{
-    KindName, api_key::ApiKeySpec, claim::ClaimSpec, meta::Spec, pool::PoolSpec,
-    record::RecordSpec, sandbox::SandboxSpec, schema, snapshot::SnapshotSpec, team::TeamSpec,
-    template::TemplateSpec, validate::Rules,
+    KindName,
+    api_key::ApiKeySpec,
+    claim::ClaimSpec,
+    codec::{self, Residue},
+    event::EventSpec,
+    meta::Spec,
+    pool::PoolSpec,
+    record::RecordSpec,
+    sandbox::SandboxSpec,
+    schema,
+    snapshot::SnapshotSpec,
+    team::TeamSpec,
+    template::TemplateSpec,
+    validate::{CelRule, Rules},
 };
 
 pub use columns::{Column, ColumnType};
@@ -79,6 +90,8 @@ pub struct KindInfo {
     pub selectable: &'static [&'static str],
     /// Those of them of which no two objects may have the same value.
     pub unique: &'static [&'static str],
+    /// Rules that an API server of Kubernetes checks itself.
+    pub cel: &'static [CelRule],
     /// What tables show of its objects, after the name.
     pub columns: &'static [Column],
     /// Patches its objects take.
@@ -91,6 +104,7 @@ pub struct KindInfo {
 struct Types {
     spec_schema: fn() -> Value,
     status_schema: fn() -> Value,
+    default_status: fn() -> String,
     create: submit::CreateFn,
     replace: submit::ReplaceFn,
     observe: submit::ObserveFn,
@@ -113,6 +127,12 @@ impl KindInfo {
     #[must_use]
     pub fn status_schema(&self) -> Value {
         (self.types.status_schema)()
+    }
+
+    /// The observed half of an object of which nothing was observed yet, as JSON text.
+    #[must_use]
+    pub fn default_status(&self) -> String {
+        (self.types.default_status)()
     }
 
     /// Checks a new object of this kind: types, then completion, then rules.
@@ -151,6 +171,10 @@ impl KindInfo {
     }
 }
 
+fn default_status<S: Rules>() -> String {
+    codec::encode(&S::Status::default(), &Residue::default())
+}
+
 const fn row<S: Rules>(
     names: (&'static str, &'static str, &'static [&'static str]),
     scope: Scope,
@@ -167,11 +191,13 @@ const fn row<S: Rules>(
         scope,
         selectable: <S as Spec>::SELECTABLE,
         unique: S::UNIQUE,
+        cel: S::CEL,
         columns,
         patches: &[PatchType::Merge, PatchType::Json],
         types: Types {
             spec_schema: schema::of::<S>,
             status_schema: schema::of::<S::Status>,
+            default_status: default_status::<S>,
             create: submit::create::<S>,
             replace: submit::replace::<S>,
             observe: submit::observe::<S>,
@@ -230,6 +256,20 @@ pub static ALL: [KindInfo; 8] = [
         columns::API_KEY,
     ),
 ];
+
+/// Events: stored like the rest, but served to clients as those of Kubernetes, and written by
+/// control only.
+pub static EVENT: KindInfo = row::<EventSpec>(
+    ("sandboxevents", "sandboxevent", &["sbe"]),
+    Scope::Namespaced,
+    "An Event is something that happened to an object, for people to read.",
+    columns::EVENT,
+);
+
+/// Every kind that a store keeps.
+pub fn stored() -> impl Iterator<Item = &'static KindInfo> {
+    ALL.iter().chain([&EVENT])
+}
 
 /// The kind of this name, as in `kind: Sandbox`.
 #[must_use]

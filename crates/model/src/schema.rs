@@ -13,7 +13,7 @@ mod openapi;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-pub use crd::crd;
+pub use crd::{VERSION, VERSION_ANNOTATION, crd};
 pub use openapi::openapi_v3;
 
 use crate::{kinds::KindInfo, meta::GROUP_VERSION};
@@ -42,6 +42,10 @@ pub fn object(info: &KindInfo, metadata: &Value) -> Value {
     spec["description"] = format!("What is wanted of a {kind}.").into();
     status["description"] = format!("What is observed of a {kind}. Written by the server.").into();
     structural::without_defaults(&mut status);
+    if status.get("properties").is_none() {
+        // A kind of which nothing is observed.
+        status["properties"] = json!({});
+    }
     json!({
         "description": info.description,
         "type": "object",

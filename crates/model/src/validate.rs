@@ -3,6 +3,7 @@
 //! The rules guard the edge only. What control writes to a store does not pass here.
 
 mod claim;
+mod event;
 mod hook;
 mod metadata;
 mod pool;
@@ -154,10 +155,37 @@ impl Problems {
     }
 }
 
+/// A rule that a Kubernetes API server checks itself, in its Common Expression Language.
+///
+/// Such a rule binds everybody, control too, so only what always holds is one. Whatever it refuses
+/// [`Rules::check`] or [`Rules::check_change`] refuses as well.
+#[derive(Clone, Copy, Debug)]
+pub struct CelRule {
+    /// The expression; `self` is the spec, `oldSelf` the spec before a change.
+    pub rule: &'static str,
+    /// The field it is about, from the spec on.
+    pub field: &'static str,
+    /// What is wrong, and what to do about it.
+    pub message: &'static str,
+}
+
+impl CelRule {
+    const fn new(field: &'static str, rule: &'static str, message: &'static str) -> Self {
+        Self {
+            rule,
+            field,
+            message,
+        }
+    }
+}
+
 /// The rules of a kind.
 pub trait Rules: Spec {
     /// Selectable fields of which no two objects of the kind may have the same value.
     const UNIQUE: &'static [&'static str] = &[];
+
+    /// Those of the rules that an API server of Kubernetes checks too.
+    const CEL: &'static [CelRule] = &[];
 
     /// Fills in what the server gives to a new object.
     fn complete(_object: &mut Object<Self>, _minting: &Minting) {}

@@ -394,3 +394,28 @@ pub(super) const API_KEY: &[Column] = &[
     )),
     AGE,
 ];
+
+pub(super) const EVENT: &[Column] = &[
+    column("Type", String, ".spec.severity", "Normal or Warning."),
+    column("Reason", String, ".spec.reason", "One word."),
+    column(
+        "Kind",
+        String,
+        ".spec.about.kind",
+        "The kind of what it speaks of.",
+    ),
+    column(
+        "Object",
+        String,
+        ".spec.about.name",
+        "The name of what it speaks of.",
+    ),
+    column("Message", String, ".spec.message", "A sentence."),
+    column("Count", Integer, ".spec.count", "How often it was seen."),
+    column(
+        "Last-Seen",
+        Date,
+        ".spec.lastSeen",
+        "Time since it was last seen.",
+    ),
+];

@@ -229,6 +229,7 @@ fn check(schema: &Value, at: &str, found: &mut Vec<String>) {
             (_, Some(only)) if *only != kind => say(format!("{word} on a {kind}")),
             ("type" | "description" | "minimum" | "maximum", _) | (_, Some(_)) => {}
             ("default", _) if !value.is_null() => {}
+            ("x-kubernetes-validations", _) if value.is_array() => {}
             ("format", _) if FORMATS.iter().any(|f| value == f) => {}
             ("enum", _) => {
                 let plain = kind == "string"

@@ -1,12 +1,30 @@
 //! Rules for claims.
 
-use super::{Problems, Rules, sandbox, text};
+use super::{CelRule, Problems, Rules, sandbox, text};
 use crate::{claim::ClaimSpec, meta::Object};
 
 const MAX_COUNT: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 24 * 3600;
 
 impl Rules for ClaimSpec {
+    const CEL: &'static [CelRule] = &[
+        CelRule::new(
+            ".count",
+            "!has(self.count) || (self.count >= 1 && self.count <= 1000)",
+            "use 1 to 1000",
+        ),
+        CelRule::new(
+            ".count",
+            "has(self.count) == has(oldSelf.count) && (!has(self.count) || self.count == oldSelf.count)",
+            "it cannot be changed: create another claim",
+        ),
+        CelRule::new(
+            ".pool",
+            "self.pool == oldSelf.pool",
+            "it cannot be changed: create another claim",
+        ),
+    ];
+
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         problems.bounds("spec.count", spec.count.into(), 1, MAX_COUNT);

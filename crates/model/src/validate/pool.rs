@@ -1,6 +1,6 @@
 //! Rules for pools.
 
-use super::{Cause, Problems, Rules, hook, sandbox, text};
+use super::{Cause, CelRule, Problems, Rules, hook, sandbox, text};
 use crate::{
     autoscale::{Autoscale, ScheduleError},
     meta::Object,
@@ -18,6 +18,19 @@ const HOUR: u64 = 3600;
 const WEEK: u64 = 7 * 24 * HOUR;
 
 impl Rules for PoolSpec {
+    const CEL: &'static [CelRule] = &[
+        CelRule::new(
+            ".minIdle",
+            "self.minIdle <= self.maxIdle",
+            "it is more than maxIdle: lower minIdle or raise maxIdle",
+        ),
+        CelRule::new(
+            ".maxIdle",
+            "self.maxIdle <= self.max",
+            "it is more than max: lower maxIdle or raise max",
+        ),
+    ];
+
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
         if spec.min_idle > spec.max_idle {

@@ -1,6 +1,6 @@
 //! Rules for sandboxes, and for the parts other kinds share with them.
 
-use super::{Cause, Problems, Rules, hook, text};
+use super::{Cause, CelRule, Problems, Rules, hook, text};
 use crate::{
     Epoch,
     kinds::Minting,
@@ -21,6 +21,33 @@ const MAX_USER: usize = 256;
 
 impl Rules for SandboxSpec {
     const UNIQUE: &'static [&'static str] = &["spec.sandboxId"];
+    const CEL: &'static [CelRule] = &[
+        CelRule::new(
+            ".snapshot",
+            "!(has(self.snapshot) && has(self.pool))",
+            "members of a pool are all made from its template: leave out one of spec.snapshot and spec.pool",
+        ),
+        CelRule::new(
+            ".wakeOnTraffic",
+            "!has(self.wakeOnTraffic) || !self.wakeOnTraffic || (has(self.timeouts) && has(self.timeouts.onTimeout) && self.timeouts.onTimeout == 'Pause')",
+            "a sandbox that ends at its timeout cannot be woken: set spec.timeouts.onTimeout to Pause, or leave wakeOnTraffic out",
+        ),
+        CelRule::new(
+            ".pool",
+            "has(self.pool) == has(oldSelf.pool) && (!has(self.pool) || self.pool == oldSelf.pool)",
+            "it cannot be changed: create another sandbox",
+        ),
+        CelRule::new(
+            ".snapshot",
+            "has(self.snapshot) == has(oldSelf.snapshot) && (!has(self.snapshot) || self.snapshot == oldSelf.snapshot)",
+            "it cannot be changed: create another sandbox",
+        ),
+        CelRule::new(
+            ".epoch",
+            "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
+            "deliveries are counted up: use a SandboxClaim to claim a member",
+        ),
+    ];
 
     fn complete(object: &mut Object<Self>, minting: &Minting) {
         let spec = &mut object.spec;

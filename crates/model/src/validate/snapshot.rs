@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Cause, Problems, Rules, sandbox::MAX_SECONDS, text};
+use super::{Cause, CelRule, Problems, Rules, sandbox::MAX_SECONDS, text};
 use crate::{
     kinds::Minting,
     meta::Object,
@@ -15,6 +15,19 @@ const ALIAS: &str = "write it once, as name or name:tag, of lower-case letters, 
                      tag may have dots";
 
 impl Rules for SnapshotSpec {
+    const CEL: &'static [CelRule] = &[
+        CelRule::new(
+            ".sandbox",
+            "self.sandbox == oldSelf.sandbox",
+            "it cannot be changed: create another snapshot",
+        ),
+        CelRule::new(
+            ".expireAfterSeconds",
+            "!has(self.expireAfterSeconds) || (self.expireAfterSeconds >= 1 && self.expireAfterSeconds <= 31536000)",
+            "use 1 to 31536000",
+        ),
+    ];
+
     fn complete(object: &mut Object<Self>, _: &Minting) {
         if let Some(alias) = &mut object.spec.alias
             && !alias.contains(':')

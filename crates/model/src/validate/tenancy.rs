@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Cause, Problems, Rules, sandbox, text};
+use super::{Cause, CelRule, Problems, Rules, sandbox, text};
 use crate::{
     api_key::{ApiKeySpec, SHOWN_FIRST, SHOWN_LAST},
     meta::Object,
@@ -33,6 +33,11 @@ impl Rules for TeamSpec {
 
 impl Rules for ApiKeySpec {
     const UNIQUE: &'static [&'static str] = &["spec.hash"];
+    const CEL: &'static [CelRule] = &[CelRule::new(
+        ".hash",
+        "self.hash == oldSelf.hash",
+        "it cannot be changed: create another key, and delete this one",
+    )];
 
     fn check(object: &Object<Self>, problems: &mut Problems) {
         let spec = &object.spec;
