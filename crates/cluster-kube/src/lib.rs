@@ -1,8 +1,14 @@
 //! A connection to a Kubernetes cluster, as every `*-kube` crate uses it.
 //!
-//! The server holds a [`Cluster`] and gives it to the adapters; only they look inside.
+//! The server holds a [`Cluster`] and gives it to the adapters; only they look inside. Every request
+//! passes a lane (`lane`), where it is counted (`counts`), bounded in time, and waits where the API
+//! server says so; [`ClusterError`] tells what a failure means.
 
+pub mod install;
+
+mod counts;
 mod error;
+mod lane;
 
 use std::{path::Path, sync::Arc};
 
@@ -11,12 +17,21 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-pub use error::ClusterError;
+use crate::{
+    counts::Counts,
+    lane::{Lane, Road},
+};
 
-/// A connected cluster. Clones share the connection.
+pub use counts::{Call, Tally};
+pub use error::{ClusterError, Fault, Reason};
+
+/// A connected cluster. Clones share its connections.
 #[derive(Clone)]
 pub struct Cluster {
+    /// Of the lane that this handle is for.
     client: Client,
+    background: Client,
+    counts: Arc<Counts>,
     namespace: Arc<str>,
 }
 
@@ -63,8 +78,39 @@ impl Cluster {
         // Writes whose outcome is doubtful must not be repeated behind the caller's back.
         config.default_retry = false;
         let namespace = config.default_namespace.as_str().into();
-        let client = Client::try_from(config).map_err(ClusterError::from)?;
-        Ok(Self { client, namespace })
+        let counts = Arc::<Counts>::default();
+        let road = Road::new(Client::try_from(config)?, Arc::clone(&counts));
+        Ok(Self {
+            client: road.lane(Lane::Foreground),
+            background: road.lane(Lane::Background),
+            counts,
+            namespace,
+        })
+    }
+
+    /// The same cluster, for work that nobody waits for: only so many of its requests are on their
+    /// way at once.
+    #[must_use]
+    pub fn background(&self) -> Self {
+        Self {
+            client: self.background.clone(),
+            ..self.clone()
+        }
+    }
+
+    /// The same cluster, with another namespace as this process's own.
+    #[must_use]
+    pub fn within(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            ..self.clone()
+        }
+    }
+
+    /// How many requests were sent through this handle and its clones.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.counts.tally()
     }
 
     /// The client, for adapters.
