@@ -5,7 +5,7 @@ use http::{Method, Request, header};
 use wire::{
     connect::{Code, Codec, Message},
     envd::{
-        AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, ENVD_VERSION_HEADER, InitRequest, Metrics,
+        AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, Delivery, ENVD_VERSION_HEADER, InitRequest, Metrics,
         OLDEST_PROTOCOL, STALE_HEADER,
     },
     filesystem,
@@ -85,6 +85,18 @@ impl Client {
                 "it does not say which version it speaks".to_owned(),
             )),
         }
+    }
+
+    /// The delivery that the agent is armed for, where it keeps that itself: zero before the first.
+    ///
+    /// # Errors
+    /// If there is no answer, or this is not who may know.
+    pub async fn delivery(&self) -> Result<Delivery> {
+        let answer = self
+            .send(plain(Method::GET, "/init", Bytes::new())?)
+            .await?;
+        let (_, body) = answer.successful().await?.whole().await?;
+        serde_json::from_slice(&body).map_err(|why| Error::Protocol(format!("read /init: {why}")))
     }
 
     /// What the sandbox uses.

@@ -11,7 +11,10 @@ use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use wire::{Secret, envd::ACCESS_TOKEN_HEADER};
+use wire::{
+    Secret,
+    envd::{ACCESS_TOKEN_HEADER, INIT_KEY_HEADER},
+};
 
 use crate::error::{Error, Result, code_of};
 
@@ -103,6 +106,20 @@ impl Client {
             .map_err(|_| Error::Protocol("a token must be printable ASCII".to_owned()))?;
         value.set_sensitive(true);
         self.token = Some(value);
+        Ok(self)
+    }
+
+    /// The same agent, with every call carrying the key by which it knows the control plane.
+    ///
+    /// # Errors
+    /// If the key cannot be in a header.
+    pub fn with_key(mut self, key: &Secret) -> Result<Self> {
+        let mut value = HeaderValue::from_str(key.reveal())
+            .map_err(|_| Error::Protocol("a key must be printable ASCII".to_owned()))?;
+        value.set_sensitive(true);
+        let mut headers = HeaderMap::clone(&self.headers);
+        headers.insert(INIT_KEY_HEADER, value);
+        self.headers = Arc::new(headers);
         Ok(self)
     }
 

@@ -9,6 +9,7 @@
 //!   ├─ calls    health, init, and every call of one message
 //!   ├─ process  start, connect, and the events of a process
 //!   └─ files    content up and down
+//! forward       a stream to another port, through the agent
 //! ```
 //!
 //! Nothing here waits by its own clock: who wants a call to end sooner drops its future, which
@@ -18,10 +19,12 @@ mod calls;
 mod connection;
 mod error;
 mod files;
+mod forward;
 mod process;
 
 pub use calls::Hello;
 pub use connection::{Client, Io};
 pub use error::{Error, Result};
 pub use files::Download;
+pub use forward::{ForwardError, forward};
 pub use process::{Event, Process, StartOptions, by_pid, by_tag};

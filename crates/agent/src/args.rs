@@ -22,6 +22,11 @@ pub struct Args {
     pub pid1: bool,
     /// Serve nothing but `/health` and `/init` until `/init` was called.
     pub sealed: bool,
+    /// SHA-256 of the key that `/init` demands. An agent that has one is sealed, and keeps which
+    /// delivery it is armed for.
+    pub init_key_hash: Option<[u8; 32]>,
+    /// Give processes what this one was given: its environment, its user and its directory.
+    pub inherit: bool,
     /// Who runs processes until `/init` says otherwise.
     pub user: String,
     /// Where processes start until `/init` says otherwise; empty means at home.
@@ -36,6 +41,8 @@ impl Default for Args {
             listen: Listen::Address(SocketAddr::from(([0, 0, 0, 0], PORT))),
             pid1: false,
             sealed: false,
+            init_key_hash: None,
+            inherit: false,
             user: "root".to_owned(),
             workdir: String::new(),
             env: Vec::new(),
@@ -70,11 +77,15 @@ impl Args {
 Serves the processes and files of a sandbox over envd's protocol.
 
 Usage: dormouse-agent [OPTIONS]
+       dormouse-agent install PATH [OTHER NAMES]   copy this program there
 
       --listen ADDRESS   address and port [default: 0.0.0.0:49983]
       --listen-fd NUMBER serve an inherited listening socket instead
       --pid1             reap orphans and forward signals, as the first process must
       --sealed           serve nobody until /init was called
+      --init-key-hash HEX
+                         have /init demand the key of this SHA-256; implies --sealed
+      --inherit          give processes the environment, user and directory of this one
       --user NAME        who runs processes until /init says otherwise [default: root]
       --workdir PATH     where they start until /init says otherwise [default: home]
       --env KEY=VALUE    environment of every process; repeatable
@@ -110,6 +121,15 @@ Usage: dormouse-agent [OPTIONS]
                 }
                 "--pid1" if inline.is_none() => parsed.pid1 = true,
                 "--sealed" if inline.is_none() => parsed.sealed = true,
+                "--inherit" if inline.is_none() => parsed.inherit = true,
+                "--init-key-hash" => {
+                    let value = value("--init-key-hash")?;
+                    parsed.init_key_hash = Some(hash(&value).ok_or(UsageError::Bad {
+                        option: "--init-key-hash",
+                        value,
+                        expected: "it takes 64 hexadecimal digits",
+                    })?);
+                }
                 "--listen" => {
                     let value = value("--listen")?;
                     parsed.listen =
@@ -152,6 +172,17 @@ Usage: dormouse-agent [OPTIONS]
     }
 }
 
+fn hash(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 2 * bytes.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +208,10 @@ mod tests {
         assert!(args.pid1 && args.sealed);
         assert_eq!(args.env, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(args.user, "user");
+        let hash = parse(&["--inherit", "--init-key-hash", &"0aFF".repeat(16)]);
+        let args = hash.unwrap().unwrap();
+        assert!(args.inherit);
+        assert_eq!(args.init_key_hash.unwrap()[..2], [0x0a, 0xff]);
         assert_eq!(
             parse(&["--listen-fd", "3"]).unwrap().unwrap().listen,
             Listen::Inherited(3)
@@ -193,6 +228,11 @@ mod tests {
             (&["--listen-fd", "1"], "3 or more"),
             (&["--env", "=x"], "KEY=VALUE"),
             (&["--pid1=yes"], "--pid1=yes"),
+            (&["--init-key-hash", "0a"], "64 hexadecimal digits"),
+            (
+                &["--init-key-hash", &"é".repeat(32)],
+                "64 hexadecimal digits",
+            ),
         ] {
             let why = parse(args).unwrap_err().to_string();
             assert!(why.contains(named), "{args:?}: {why}");

@@ -6,16 +6,19 @@ mod upload;
 
 use std::path::PathBuf;
 
+use ::http::{HeaderMap, Method, StatusCode, Uri};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use wire::{
-    connect::{Code, Error},
-    envd::ACCESS_TOKEN_HEADER,
-};
+use wire::connect::{Code, Error};
 
-use crate::{http::Refusal, paths, server::Agent, settings::Access, users::User};
+use crate::{
+    http::{self, Refusal},
+    paths,
+    server::Agent,
+    settings::Access,
+    users::User,
+};
 
 pub(crate) use compose::compose;
 pub(crate) use download::download;
@@ -59,11 +62,11 @@ impl Query {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         let refuse = |message: &str| Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
-        let given = headers.get(ACCESS_TOKEN_HEADER);
-        match agent.settings.access(given.map(HeaderValue::as_bytes)) {
+        let shown = http::shown(headers);
+        match agent.settings.access(shown) {
             Access::Allowed => return Ok(()),
             Access::Sealed => return Err(Refusal::sealed()),
-            Access::Denied if given.is_some() => {
+            Access::Denied if shown.token.is_some() => {
                 return refuse("access token present in header but does not match");
             }
             Access::Denied => {}

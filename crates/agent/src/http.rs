@@ -8,18 +8,20 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use wire::envd::{
     ACCESS_TOKEN_HEADER, AGENT_PROTOCOL, AGENT_PROTOCOL_HEADER, ENVD_VERSION, ENVD_VERSION_HEADER,
-    HttpError, InitRequest, STALE_HEADER,
+    FORWARD_PATH, HttpError, INIT_KEY_HEADER, InitRequest, STALE_HEADER,
 };
 
 use crate::{
     files,
+    forward::{self, Way},
     rpc::{self, Body, full},
     server::Agent,
-    settings::{Access, Init},
+    settings::{Access, Init, Shown},
     trust,
 };
 
 const MAX_INIT: usize = 4 * 1024 * 1024;
+const ONLY_CONTROL: &str = "/init is for who made this sandbox";
 const EXPOSED: &str = "Location, Cache-Control, X-Content-Type-Options, Content-Encoding, \
     Connect-Protocol-Version, Connect-Content-Encoding, Connect-Accept-Encoding, \
     Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin";
@@ -67,21 +69,31 @@ pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Response
     response
 }
 
-fn empty(status: StatusCode) -> Response<Body> {
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = status;
     response
 }
 
+/// What a call shows of itself.
+pub(crate) fn shown(headers: &HeaderMap) -> Shown<'_> {
+    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
+    Shown {
+        token: value(ACCESS_TOKEN_HEADER),
+        key: value(INIT_KEY_HEADER),
+    }
+}
+
 /// Answers a request.
 pub(crate) async fn serve(
     agent: Arc<Agent>,
+    way: Arc<Way>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let mut response = if request.method() == Method::OPTIONS {
         preflight(request.headers())
     } else {
-        route(agent, request).await
+        route(agent, &way, request).await
     };
     let headers = response.headers_mut();
     headers.insert(
@@ -115,12 +127,13 @@ fn preflight(asked: &HeaderMap) -> Response<Body> {
     response
 }
 
-async fn route(agent: Arc<Agent>, request: Request<Incoming>) -> Response<Body> {
+async fn route(agent: Arc<Agent>, way: &Way, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let token = request
-        .headers()
-        .get(ACCESS_TOKEN_HEADER)
-        .map(|value| value.as_bytes().to_vec());
+    let port = path.strip_prefix(FORWARD_PATH);
+    if let Some(port) = port.filter(|_| request.method() == Method::GET) {
+        let opened = forward::open(&agent, way, port, request.headers()).await;
+        return opened.unwrap_or_else(Refusal::into_response);
+    }
     match (request.method(), path.as_str()) {
         (&Method::GET, "/health") => {
             let mut response = empty(StatusCode::NO_CONTENT);
@@ -129,12 +142,19 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>) -> Response<Body> 
                 .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             return response;
         }
-        (&Method::POST, "/init") => return init(&agent, request, token.as_deref()).await,
+        (&Method::GET, "/init") => {
+            return match agent.settings.delivery(shown(request.headers())) {
+                Some(delivery) => json(StatusCode::OK, &delivery),
+                None => Refusal::new(StatusCode::UNAUTHORIZED, ONLY_CONTROL).into_response(),
+            };
+        }
+        (&Method::POST, "/init") => return init(&agent, request).await,
+
         (&Method::GET, "/files") => return files::download(agent, request).await,
         (&Method::POST, "/files") => return files::upload(agent, request).await,
         _ => {}
     }
-    match agent.settings.access(token.as_deref()) {
+    match agent.settings.access(shown(request.headers())) {
         Access::Allowed => {}
         Access::Sealed => return Refusal::sealed().into_response(),
         Access::Denied => {
@@ -199,8 +219,9 @@ fn unknown(path: &str) -> Response<Body> {
     Refusal::new(StatusCode::NOT_FOUND, format!("there is no {path} here")).into_response()
 }
 
-async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -> Response<Body> {
-    let body = match Limited::new(request.into_body(), MAX_INIT).collect().await {
+async fn init(agent: &Agent, request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let body = match Limited::new(body, MAX_INIT).collect().await {
         Ok(body) => body.to_bytes(),
         Err(why) => {
             return Refusal::new(StatusCode::BAD_REQUEST, format!("read request: {why}"))
@@ -226,7 +247,7 @@ async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -
         .ca_bundle
         .clone()
         .filter(|bundle| !bundle.is_empty());
-    let outcome = agent.settings.init(message, token);
+    let outcome = agent.settings.init(message, shown(&head.headers));
     if let (Init::Applied, Some(bundle)) = (&outcome, bundle) {
         let installed = agent.blocking(move || trust::install(&bundle)).await;
         if let Ok(Err(why)) = installed {
@@ -248,6 +269,9 @@ async fn init(agent: &Agent, request: Request<Incoming>, token: Option<&[u8]>) -
             headers.insert(ENVD_VERSION_HEADER, HeaderValue::from_static(ENVD_VERSION));
             headers.insert(AGENT_PROTOCOL_HEADER, HeaderValue::from(AGENT_PROTOCOL));
             response
+        }
+        Init::Denied if agent.settings.is_keyed() => {
+            Refusal::new(StatusCode::UNAUTHORIZED, ONLY_CONTROL).into_response()
         }
         Init::Denied => Refusal::new(
             StatusCode::UNAUTHORIZED,

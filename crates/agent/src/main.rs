@@ -10,15 +10,20 @@ use agent::Args;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    // The same program serves the files of one user, over its own input and output.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "sftp")
-    {
-        return outcome(sftp::serve(
-            std::io::stdin().lock(),
-            std::io::stdout().lock(),
-        ));
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        // The same program serves the files of one user, over its own input and output.
+        Some(word) if word == "sftp" => {
+            return outcome(sftp::serve(
+                std::io::stdin().lock(),
+                std::io::stdout().lock(),
+            ));
+        }
+        // And it brings itself into a volume that a sandbox has.
+        Some(word) if word == "install" => {
+            return outcome(agent::install(words));
+        }
+        Some(_) | None => {}
     }
     let args = match Args::parse(std::env::args_os().skip(1)) {
         Ok(Some(args)) => args,

@@ -26,6 +26,7 @@ use wire::connect::Error;
 use crate::{
     args::{Args, Listen},
     children::Children,
+    forward::{self, Way},
     http, metrics, pid1,
     process::Processes,
     settings::Settings,
@@ -132,8 +133,10 @@ impl Agent {
             // Small events must not wait for each other.
             stream.set_nodelay(true).ok();
             let agent = Arc::clone(&self);
+            let way = Arc::new(Way::new(stream.local_addr().ok()));
             self.tasks.spawn(async move {
-                let service = service_fn(|request| http::serve(Arc::clone(&agent), request));
+                let service =
+                    service_fn(|request| http::serve(Arc::clone(&agent), way.clone(), request));
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(HEAD_TIMEOUT)
@@ -141,9 +144,15 @@ impl Agent {
                     .serve_connection(TokioIo::new(stream), service);
                 let served = async {
                     // How a connection ends is the client's business.
-                    if let Ok(parts) = connection.without_shutdown().await {
-                        let lingering = linger(parts.io.into_inner());
-                        tokio::time::timeout(LINGER, lingering).await.ok();
+                    let Ok(parts) = connection.without_shutdown().await else {
+                        return;
+                    };
+                    let (stream, begun) = (parts.io.into_inner(), parts.read_buf);
+                    match way.taken() {
+                        Some(inside) => forward::join(stream, &begun, inside).await,
+                        None => {
+                            tokio::time::timeout(LINGER, linger(stream)).await.ok();
+                        }
                     }
                 };
                 tokio::select! {

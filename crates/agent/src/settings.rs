@@ -6,20 +6,39 @@
 //!
 //! An agent that starts sealed serves nobody before it was told for whom: only then is it sure that
 //! no program was started by somebody who is not to know the token.
+//!
+//! One that others than its host can reach, as in a Pod, is started with the hash of a key. Who shows
+//! that key is the control plane and may do everything; nobody else is heard at `/init`. Such an agent
+//! keeps which delivery it is armed for, refuses what an older operation says, and opens its ports to
+//! who shows the key of that delivery: whoever has the address of another finds them closed.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use wire::{Secret, envd::InitRequest, time::Timestamp};
+use wire::{
+    Secret,
+    envd::{Delivery, InitRequest},
+    time::Timestamp,
+};
 
-use crate::{args::Args, trust};
+use crate::{args::Args, surroundings, trust};
 
 /// What `/init` changes, and what it does not.
 #[derive(Debug)]
 pub(crate) struct Settings {
     fixed: BTreeMap<String, String>,
+    key_hash: Option<[u8; 32]>,
     now: Mutex<Now>,
+}
+
+/// What a call shows of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown<'a> {
+    pub(crate) token: Option<&'a [u8]>,
+    /// The key of the control plane.
+    pub(crate) key: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -27,6 +46,7 @@ struct Now {
     sealed: bool,
     told: Told,
     heard: Option<Timestamp>,
+    delivery: Delivery,
 }
 
 /// What is in force.
@@ -37,6 +57,7 @@ struct Told {
     user: String,
     workdir: String,
     events: Option<String>,
+    door_key: Option<Secret>,
 }
 
 /// What became of an `/init`.
@@ -66,32 +87,69 @@ pub(crate) enum Access {
 
 impl Settings {
     pub(crate) fn new(args: &Args) -> Self {
-        let mut fixed = BTreeMap::from([("E2B_SANDBOX".to_owned(), "true".to_owned())]);
+        let (mut fixed, mut user, mut workdir) =
+            (BTreeMap::new(), args.user.clone(), args.workdir.clone());
+        if args.inherit {
+            let own = surroundings::own();
+            (fixed, user) = (own.env, own.user);
+            workdir = own.directory.unwrap_or(workdir);
+        }
+        fixed.insert("E2B_SANDBOX".to_owned(), "true".to_owned());
         fixed.extend(args.env.iter().cloned());
         let told = Told {
-            user: args.user.clone(),
-            workdir: args.workdir.clone(),
+            user,
+            workdir,
             ..Told::default()
         };
         Self {
             fixed,
+            key_hash: args.init_key_hash,
             now: Mutex::new(Now {
-                sealed: args.sealed,
+                sealed: args.sealed || args.init_key_hash.is_some(),
                 told,
                 heard: None,
+                delivery: Delivery::default(),
             }),
         }
     }
 
+    /// Whether the control plane is told by a key.
+    pub(crate) const fn is_keyed(&self) -> bool {
+        self.key_hash.is_some()
+    }
+
+    /// Whether this is the control plane, at an agent that tells it by a key.
+    fn is_control(&self, shown: Shown<'_>) -> bool {
+        let (Some(hash), Some(key)) = (&self.key_hash, shown.key) else {
+            return false;
+        };
+        bool::from(hash[..].ct_eq(&Sha256::digest(key)[..]))
+    }
+
     /// Takes what the control plane says. Once there is a token, only who knows it may speak:
     /// everything in the sandbox can reach this route.
-    pub(crate) fn init(&self, request: InitRequest, header_token: Option<&[u8]>) -> Init {
+    pub(crate) fn init(&self, request: InitRequest, shown: Shown<'_>) -> Init {
         let mut now = self.now.lock();
-        if let Some(token) = &now.told.token {
-            let body_token = request.access_token.as_ref().map(|t| t.reveal().as_bytes());
-            if !same(token, header_token) && !same(token, body_token) {
-                return Init::Denied;
+        match (&self.key_hash, &now.told.token) {
+            (Some(_), _) if !self.is_control(shown) => return Init::Denied,
+            (None, Some(token)) => {
+                let body_token = request.access_token.as_ref().map(|t| t.reveal().as_bytes());
+                if !same(token, shown.token) && !same(token, body_token) {
+                    return Init::Denied;
+                }
             }
+            (Some(_), _) | (None, None) => {}
+        }
+        let delivery = match (&self.key_hash, request.delivery) {
+            (Some(_), Some(delivery)) => delivery,
+            (Some(_), None) => {
+                return Init::Bad("this agent must be told for which delivery".to_owned());
+            }
+            (None, Some(_)) => return Init::Unsupported("delivery"),
+            (None, None) => Delivery::default(),
+        };
+        if self.key_hash.is_none() && request.door_key.is_some() {
+            return Init::Unsupported("doorKey");
         }
         if request.volume_mounts.is_some_and(|all| !all.is_empty()) {
             return Init::Unsupported("volumeMounts");
@@ -120,32 +178,56 @@ impl Settings {
         if let Some(ip) = request.hyperloop_ip.filter(|ip| !ip.is_empty()) {
             next.events = Some(format!("http://{ip}"));
         }
-        if let (Some(heard), Some(said)) = (now.heard, request.timestamp)
-            && said < heard
-        {
+        next.door_key = request.door_key.filter(|key| !key.is_empty());
+        let is_late = match self.key_hash {
+            Some(_) => delivery.rank() < now.delivery.rank(),
+            None => {
+                matches!((now.heard, request.timestamp), (Some(heard), Some(said)) if said < heard)
+            }
+        };
+        if is_late {
             // The same once more, late or by a clock that went back, is no contradiction.
-            return if next == now.told {
+            return if next == now.told && delivery.epoch == now.delivery.epoch {
                 Init::Applied
             } else {
                 Init::Stale
             };
         }
         *now = Now {
-            sealed: false,
+            // What is nobody's yet is still the control plane's alone.
+            sealed: self.key_hash.is_some() && delivery.epoch == 0,
             told: next,
             heard: request.timestamp.or(now.heard),
+            delivery,
         };
         Init::Applied
     }
 
-    /// Whether a call that carries this token may pass.
-    pub(crate) fn access(&self, token: Option<&[u8]>) -> Access {
+    /// Whether a call that shows this may pass.
+    pub(crate) fn access(&self, shown: Shown<'_>) -> Access {
+        if self.is_control(shown) {
+            return Access::Allowed;
+        }
         let now = self.now.lock();
         match &now.told.token {
             _ if now.sealed => Access::Sealed,
-            Some(set) if !same(set, token) => Access::Denied,
+            Some(set) if !same(set, shown.token) => Access::Denied,
             Some(_) | None => Access::Allowed,
         }
+    }
+
+    /// The delivery in force, for who may know it.
+    pub(crate) fn delivery(&self, shown: Shown<'_>) -> Option<Delivery> {
+        self.is_control(shown).then(|| self.now.lock().delivery)
+    }
+
+    /// Whether a door key is that of the delivery in force.
+    pub(crate) fn opens(&self, door_key: Option<&[u8]>) -> bool {
+        let now = self.now.lock();
+        now.told
+            .door_key
+            .as_ref()
+            .is_some_and(|set| same(set, door_key))
     }
 
     pub(crate) fn token(&self) -> Option<Secret> {
@@ -185,6 +267,13 @@ fn same(token: &Secret, given: Option<&[u8]>) -> bool {
 mod tests {
     use super::*;
 
+    fn with(token: &[u8]) -> Shown<'_> {
+        Shown {
+            token: Some(token),
+            key: None,
+        }
+    }
+
     fn at(seconds: i64) -> Option<Timestamp> {
         Some(Timestamp { seconds, nanos: 0 })
     }
@@ -192,30 +281,36 @@ mod tests {
     #[test]
     fn once_a_token_is_set_only_its_holder_changes_anything() {
         let settings = Settings::new(&Args::default());
-        assert_eq!(settings.access(None), Access::Allowed);
+        assert_eq!(settings.access(Shown::default()), Access::Allowed);
         let first = InitRequest {
             access_token: Some("a".into()),
             ..InitRequest::default()
         };
-        assert_eq!(settings.init(first.clone(), None), Init::Applied);
-        assert_eq!(settings.access(None), Access::Denied);
-        assert_eq!(settings.access(Some(b"a")), Access::Allowed);
+        assert_eq!(
+            settings.init(first.clone(), Shown::default()),
+            Init::Applied
+        );
+        assert_eq!(settings.access(Shown::default()), Access::Denied);
+        assert_eq!(settings.access(with(b"a")), Access::Allowed);
         let other = InitRequest {
             access_token: Some("b".into()),
             ..InitRequest::default()
         };
-        assert_eq!(settings.init(other.clone(), None), Init::Denied);
-        assert_eq!(settings.init(InitRequest::default(), None), Init::Denied);
-        assert_eq!(settings.init(first, None), Init::Applied);
-        assert_eq!(settings.init(other, Some(b"a")), Init::Applied);
-        assert_eq!(settings.access(Some(b"b")), Access::Allowed);
+        assert_eq!(settings.init(other.clone(), Shown::default()), Init::Denied);
+        assert_eq!(
+            settings.init(InitRequest::default(), Shown::default()),
+            Init::Denied
+        );
+        assert_eq!(settings.init(first, Shown::default()), Init::Applied);
+        assert_eq!(settings.init(other, with(b"a")), Init::Applied);
+        assert_eq!(settings.access(with(b"b")), Access::Allowed);
         let none = InitRequest {
             access_token: Some("".into()),
             ..InitRequest::default()
         };
-        assert_eq!(settings.init(none.clone(), None), Init::Denied);
-        assert_eq!(settings.init(none, Some(b"b")), Init::Applied);
-        assert_eq!(settings.access(None), Access::Allowed);
+        assert_eq!(settings.init(none.clone(), Shown::default()), Init::Denied);
+        assert_eq!(settings.init(none, with(b"b")), Init::Applied);
+        assert_eq!(settings.access(Shown::default()), Access::Allowed);
     }
 
     #[test]
@@ -228,7 +323,7 @@ mod tests {
                     env_vars: Some([("A".to_owned(), value.to_owned())].into()),
                     ..InitRequest::default()
                 },
-                None,
+                Shown::default(),
             )
         };
         assert_eq!(say(10, "new"), Init::Applied);
@@ -246,14 +341,14 @@ mod tests {
             ..InitRequest::default()
         };
         assert_eq!(
-            settings.init(mounts, None),
+            settings.init(mounts, Shown::default()),
             Init::Unsupported("volumeMounts")
         );
         let env = InitRequest {
             env_vars: Some([("A=B".to_owned(), String::new())].into()),
             ..InitRequest::default()
         };
-        assert!(matches!(settings.init(env, None), Init::Bad(_)));
+        assert!(matches!(settings.init(env, Shown::default()), Init::Bad(_)));
     }
 
     #[test]
@@ -262,14 +357,104 @@ mod tests {
             sealed: true,
             ..Args::default()
         });
-        assert_eq!(settings.access(None), Access::Sealed);
+        assert_eq!(settings.access(Shown::default()), Access::Sealed);
         let refused = InitRequest {
             volume_mounts: Some(vec![serde_json::json!({})]),
             ..InitRequest::default()
         };
-        settings.init(refused, None);
-        assert_eq!(settings.access(None), Access::Sealed);
-        settings.init(InitRequest::default(), None);
-        assert_eq!(settings.access(None), Access::Allowed);
+        settings.init(refused, Shown::default());
+        assert_eq!(settings.access(Shown::default()), Access::Sealed);
+        settings.init(InitRequest::default(), Shown::default());
+        assert_eq!(settings.access(Shown::default()), Access::Allowed);
+    }
+
+    const KEY: Shown<'static> = Shown {
+        token: None,
+        key: Some(b"key"),
+    };
+
+    fn keyed() -> Settings {
+        Settings::new(&Args {
+            init_key_hash: Some(Sha256::digest(b"key").into()),
+            ..Args::default()
+        })
+    }
+
+    fn delivered(epoch: u32, operation: u64) -> InitRequest {
+        InitRequest {
+            delivery: Some(Delivery {
+                generation: 1,
+                operation,
+                epoch,
+            }),
+            access_token: Some(format!("token {epoch}").into()),
+            door_key: (epoch > 0).then(|| format!("door {epoch}").into()),
+            ..InitRequest::default()
+        }
+    }
+
+    #[test]
+    fn an_agent_with_a_key_hears_only_who_shows_it() {
+        let settings = keyed();
+        assert_eq!(
+            settings.init(delivered(1, 1), Shown::default()),
+            Init::Denied
+        );
+        let wrong = Shown {
+            token: Some(b"key"),
+            key: Some(b"guess"),
+        };
+        assert_eq!(settings.init(delivered(1, 1), wrong), Init::Denied);
+        assert_eq!(settings.access(wrong), Access::Sealed);
+        assert_eq!(settings.delivery(wrong), None);
+        assert_eq!(settings.access(KEY), Access::Allowed);
+        assert_eq!(settings.delivery(KEY), Some(Delivery::default()));
+        let plain = settings.init(InitRequest::default(), KEY);
+        assert!(matches!(plain, Init::Bad(_)), "{plain:?}");
+        assert_eq!(settings.init(delivered(1, 1), KEY), Init::Applied);
+        assert_eq!(settings.access(with(b"token 1")), Access::Allowed);
+        assert_eq!(settings.access(Shown::default()), Access::Denied);
+        // Nor does who knows the token change anything.
+        assert_eq!(
+            settings.init(delivered(1, 2), with(b"token 1")),
+            Init::Denied
+        );
+        let keyless = Settings::new(&Args::default());
+        let refused = keyless.init(delivered(1, 1), KEY);
+        assert_eq!(refused, Init::Unsupported("delivery"));
+    }
+
+    #[test]
+    fn what_is_nobodys_yet_is_served_to_the_control_plane_alone() {
+        let settings = keyed();
+        assert_eq!(settings.init(delivered(0, 1), KEY), Init::Applied);
+        assert_eq!(settings.access(with(b"token 0")), Access::Sealed);
+        assert_eq!(settings.access(KEY), Access::Allowed);
+        assert!(!settings.opens(None) && !settings.opens(Some(b"")));
+    }
+
+    #[test]
+    fn a_door_key_opens_one_delivery() {
+        let settings = keyed();
+        assert!(!settings.opens(Some(b"door 1")));
+        settings.init(delivered(1, 1), KEY);
+        assert!(settings.opens(Some(b"door 1")));
+        assert!(!settings.opens(Some(b"door 2")) && !settings.opens(None));
+        settings.init(delivered(2, 2), KEY);
+        assert!(settings.opens(Some(b"door 2")) && !settings.opens(Some(b"door 1")));
+    }
+
+    #[test]
+    fn what_an_older_operation_says_is_not_applied() {
+        let settings = keyed();
+        assert_eq!(settings.init(delivered(1, 5), KEY), Init::Applied);
+        assert_eq!(settings.init(delivered(2, 4), KEY), Init::Stale);
+        assert!(settings.opens(Some(b"door 1")));
+        assert_eq!(
+            settings.init(delivered(1, 4), KEY),
+            Init::Applied,
+            "the same again"
+        );
+        assert_eq!(settings.delivery(KEY).map(Delivery::rank), Some((1, 5)));
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use hmac::{Hmac, Mac as _};
-use model::{SandboxId, sandbox::Access, workload::Secret};
+use model::{Epoch, SandboxId, Uid, sandbox::Access, workload::Secret};
 use sha2::{Digest as _, Sha256};
 
 /// The server's secret.
@@ -57,6 +57,19 @@ impl Seal {
         self.derive("upload", what)
     }
 
+    /// What lets the control plane speak to the agent of a workload that others can reach, whoever it
+    /// is delivered to.
+    #[must_use]
+    pub fn init_key(&self, uid: Uid) -> Secret {
+        self.derive("init", &uid.to_string())
+    }
+
+    /// What opens the ports of one delivery of such a workload.
+    #[must_use]
+    pub fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret {
+        self.derive("door", &format!("{uid}/{}", epoch.0))
+    }
+
     fn derive(&self, purpose: &str, of: &str) -> Secret {
         // Keys of any length are taken, so this cannot fail; an empty key would be a fixed one.
         let mut mac = match Hmac::<Sha256>::new_from_slice(&self.0) {
@@ -99,6 +112,11 @@ mod tests {
             seal.traffic_token(&one),
             seal.upload_token(one.as_str()),
             Seal::new([8; 32]).agent_token(&one),
+            seal.init_key(Uid::from_random(1)),
+            seal.init_key(Uid::from_random(2)),
+            seal.door_key(Uid::from_random(1), Epoch(1)),
+            seal.door_key(Uid::from_random(1), Epoch(2)),
+            seal.door_key(Uid::from_random(2), Epoch(1)),
         ];
         for (at, token) in all.iter().enumerate() {
             assert_eq!(token.reveal().len(), 64);

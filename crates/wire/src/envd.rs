@@ -27,6 +27,17 @@ pub const ENVD_VERSION_HEADER: &str = "x-envd-version";
 pub const AGENT_PROTOCOL_HEADER: &str = "x-dormouse-agent-protocol";
 /// Says in an answer to `/init` that something newer is in force, and this was not taken.
 pub const STALE_HEADER: &str = "x-dormouse-init-stale";
+/// Carries the key by which the control plane is known, where an agent can be reached by others than
+/// its own host. It goes before any token.
+pub const INIT_KEY_HEADER: &str = "x-dormouse-init-key";
+/// Carries the key of a delivery in a request for one of its ports: see [`FORWARD_PATH`].
+pub const DOOR_KEY_HEADER: &str = "x-dormouse-door-key";
+/// With a port after it: becomes a stream of bytes to that port inside, if it is asked to become
+/// [`FORWARD_PROTOCOL`] with the door key of the delivery that the agent is armed for. 401 means that
+/// it is another's, 502 that nothing listens.
+pub const FORWARD_PATH: &str = "/forward/";
+/// See [`FORWARD_PATH`].
+pub const FORWARD_PROTOCOL: &str = "tcp";
 /// Says of a `Start` that it is the sandbox's start command: an agent starts one in its life, and
 /// keeps what it says.
 pub const BOOT_HEADER: &str = "x-dormouse-boot";
@@ -78,6 +89,34 @@ pub struct InitRequest {
     /// Certificates to trust.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_bundle: Option<String>,
+    /// The delivery these are the settings of, for an agent that keeps that itself. What an older
+    /// operation says is not applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
+    /// Opens its ports to who shows it; absent closes them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub door_key: Option<Secret>,
+}
+
+/// Which delivery an agent is armed for, and by which operation. That is what it answers to `GET
+/// /init`, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Delivery {
+    /// The generation of the record that was served.
+    pub generation: u64,
+    /// The operation under that.
+    pub operation: u64,
+    /// Which delivery; zero means that it is nobody's yet, and only the control plane is served.
+    pub epoch: u32,
+}
+
+impl Delivery {
+    /// What orders operations.
+    #[must_use]
+    pub const fn rank(self) -> (u64, u64) {
+        (self.generation, self.operation)
+    }
 }
 
 /// What the sandbox uses.

@@ -24,7 +24,7 @@ fn free() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-async fn start(args: &[&str]) -> (Program, Served) {
+pub(crate) async fn start(args: &[&str]) -> (Program, Served) {
     let address = free();
     let mut all = vec!["--listen", &address];
     all.extend_from_slice(args);

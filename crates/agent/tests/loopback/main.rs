@@ -12,6 +12,7 @@ mod client;
 mod files;
 mod filesystem;
 mod first_process;
+mod forward;
 mod input;
 mod pid_one;
 mod process;
