@@ -21,7 +21,7 @@ use k8s_openapi::{
 };
 use kit::{Clock, Tasks};
 use kube::{
-    Api, Client,
+    Api,
     api::{ObjectMeta, PostParams},
 };
 use thiserror::Error;
@@ -32,6 +32,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::candidate::{Candidate, Next, Rules, Term};
+use crate::{Cluster, ClusterError, Reason};
 
 /// Why a lease cannot be read or written.
 #[derive(Debug, Error)]
@@ -47,29 +48,19 @@ pub enum LeaseError {
         /// Of which.
         name: Box<str>,
     },
-    /// The API server refuses it.
-    #[error("{verb} the lease {name}: refused with {code} {reason}")]
-    Refused {
+    /// The API server refuses it, or fails.
+    #[error("{verb} the lease {name}: {}", source.explain())]
+    Failed {
         /// What was tried.
         verb: &'static str,
         /// Of which.
         name: Box<str>,
-        /// With this status.
-        code: u16,
-        /// In the word of the API server.
-        reason: Box<str>,
+        /// What it said.
+        source: ClusterError,
     },
     /// The API server does not answer.
-    #[error("{verb} the lease {name}: the API server does not answer")]
-    Unavailable {
-        /// What was tried.
-        verb: &'static str,
-        /// Of which.
-        name: Box<str>,
-        /// Why not, where that is known.
-        #[source]
-        source: Option<Box<kube::Error>>,
-    },
+    #[error("the API server does not answer")]
+    Silent,
 }
 
 /// What is written.
@@ -117,17 +108,16 @@ pub struct Election {
 }
 
 impl Election {
-    /// For the lease `name` in a namespace. `me` names this process and no other, ever.
+    /// For the lease `name` of the own namespace. `me` names this process and no other, ever.
     #[must_use]
     pub fn new(
-        client: Client,
-        namespace: &str,
+        cluster: &Cluster,
         name: &str,
         me: &str,
         rules: Rules,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let api = Api::namespaced(client, namespace);
+        let api = Api::namespaced(cluster.client(), cluster.namespace());
         let name = name.into();
         Self::over(Arc::new(Leases { api, name }), me, rules, clock)
     }
@@ -227,7 +217,7 @@ impl Election {
         let patience = self.rules.renew_within / 3;
         timeout(patience, call)
             .await
-            .unwrap_or_else(|_| Err(silent()))
+            .unwrap_or(Err(LeaseError::Silent))
     }
 
     /// Renews until told to stop, or until it leads no more. Answers whether it still leads.
@@ -270,14 +260,6 @@ impl Election {
         if let Err(error) = self.within(self.register.write(write)).await {
             tracing::warn!(%error, "the lease was not given up, and runs out");
         }
-    }
-}
-
-fn silent() -> LeaseError {
-    LeaseError::Unavailable {
-        verb: "reach",
-        name: "".into(),
-        source: None,
     }
 }
 
@@ -343,22 +325,10 @@ impl Debug for Leases {
 
 impl Leases {
     fn failed(&self, verb: &'static str, error: kube::Error) -> LeaseError {
-        let name = self.name.clone();
-        match error {
-            kube::Error::Api(status) if status.code == 403 => LeaseError::Forbidden { verb, name },
-            kube::Error::Api(status) if status.code < 500 && status.code != 429 => {
-                LeaseError::Refused {
-                    verb,
-                    name,
-                    code: status.code,
-                    reason: status.reason.as_str().into(),
-                }
-            }
-            other => LeaseError::Unavailable {
-                verb,
-                name,
-                source: Some(Box::new(other)),
-            },
+        let (name, source) = (self.name.clone(), ClusterError::from(error));
+        match source.reason() {
+            Some(Reason::Forbidden) => LeaseError::Forbidden { verb, name },
+            _ => LeaseError::Failed { verb, name, source },
         }
     }
 }
@@ -387,7 +357,6 @@ impl Register for Leases {
                 lease_transitions: Some(write.transitions),
                 ..LeaseSpec::default()
             }),
-            ..Lease::default()
         };
         let how = PostParams::default();
         let (verb, written) = match write.over {
@@ -396,11 +365,18 @@ impl Register for Leases {
         };
         match written {
             Ok(lease) => Ok(Some(term_of(&lease))),
-            // It has changed, or is there, or is gone.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
-            Err(kube::Error::Api(status)) if status.code == 404 && write.over.is_some() => Ok(None),
+            Err(kube::Error::Api(status)) if is_lost(Reason::of(&status), write.over) => Ok(None),
             Err(error) => Err(self.failed(verb, error)),
         }
+    }
+}
+
+/// Whether a refusal means that somebody else was first: it has changed, is there, or is gone.
+fn is_lost(reason: Reason, over: Option<&str>) -> bool {
+    match reason {
+        Reason::Conflict | Reason::AlreadyExists => true,
+        Reason::NotFound => over.is_some(),
+        _ => false,
     }
 }
 

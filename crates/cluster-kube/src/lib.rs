@@ -4,7 +4,11 @@
 //! passes a lane (`lane`), where it is counted (`counts`), bounded in time, and waits where the API
 //! server says so; [`ClusterError`] tells what a failure means.
 
+pub mod endpoints;
+pub mod events;
 pub mod install;
+pub mod lease;
+pub mod preflight;
 
 mod counts;
 mod error;

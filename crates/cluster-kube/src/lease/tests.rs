@@ -24,14 +24,14 @@ impl Memory {
 impl Register for Memory {
     async fn read(&self) -> Result<Option<Term>, LeaseError> {
         match *self.away.lock() {
-            true => Err(silent()),
+            true => Err(LeaseError::Silent),
             false => Ok(self.term.lock().clone()),
         }
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Option<Term>, LeaseError> {
         if *self.away.lock() {
-            return Err(silent());
+            return Err(LeaseError::Silent);
         }
         let mut term = self.term.lock();
         if term.as_ref().map(|term| &*term.version) != write.over {
