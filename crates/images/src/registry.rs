@@ -9,6 +9,7 @@
 //! | [`reach`] | which addresses may be asked |
 //! | `http` | one request: TLS or not, deadlines, redirects |
 //! | `session` | requests on one repository, with the token that they need |
+//! | `served` | what a repository has served: a digest alone proves nothing |
 //! | `blob` | a download that goes on where it broke off |
 //! | `pull` | from a name to an image |
 //! | `upload` | an upload that goes on where it broke off |
@@ -22,6 +23,7 @@ mod http;
 mod pull;
 mod push;
 pub mod reach;
+mod served;
 mod session;
 mod upload;
 
@@ -94,6 +96,7 @@ pub(crate) struct Registry {
     /// Made when it is first needed: reading the host's certificates takes milliseconds.
     tls: OnceCell<Arc<ClientConfig>>,
     downloads: Semaphore,
+    served: served::Served,
     entropy: Entropy,
 }
 
@@ -107,6 +110,7 @@ impl Registry {
         Ok(Self {
             downloads: Semaphore::new(options.downloads.max(1)),
             tls: OnceCell::new(),
+            served: served::Served::default(),
             entropy: Entropy::from_os(),
             options,
         })

@@ -53,7 +53,7 @@ use parking_lot::Mutex;
 pub use gc::{InUse, Kept, OnSweep, Sweep, Swept};
 pub use note::Note;
 pub use record::{Image, Origin};
-pub(crate) use unpacked::Assembly;
+pub(crate) use unpacked::{Assembly, Unpacked};
 
 use crate::{
     compression::Compression,

@@ -89,7 +89,8 @@ impl Arrived {
 }
 
 impl Session<'_> {
-    /// Brings a blob here, unless it is; when this returns it is verified and durable.
+    /// Brings a blob here, unless it is and may be taken; when this returns it is verified and
+    /// durable.
     pub(super) async fn fetch_blob(
         &self,
         store: &Inner,
@@ -97,7 +98,7 @@ impl Session<'_> {
         arriving: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<()> {
         let Descriptor { digest, size, .. } = descriptor;
-        if store.blob(digest).exists() {
+        if self.has(store, digest) {
             arriving(*size);
             return Ok(());
         }
@@ -109,13 +110,13 @@ impl Session<'_> {
             });
         }
         let mut arrived = loop {
-            let path = store.partial(digest);
+            let path = store.partial(&self.download_name(digest));
             let opened = blocking(move || Arrived::open(&path)).await?;
             match opened.doing("open a download")? {
                 Some(arrived) => break arrived,
                 None => tokio::time::sleep(AGAIN).await,
             }
-            if store.blob(digest).exists() {
+            if self.has(store, digest) {
                 arriving(*size);
                 return Ok(());
             }
@@ -124,6 +125,8 @@ impl Session<'_> {
         if arrived.size > *size {
             arrived.start_over().doing("start a download over")?;
         }
+        // What was begun before has come from here too if it has to prove itself, else who knows.
+        let whole = self.proves || arrived.size == 0;
         arriving(arrived.size);
         let mut fruitless = 0;
         while arrived.size < *size {
@@ -150,11 +153,15 @@ impl Session<'_> {
             let wait = BACKOFF.delay(fruitless.max(1), &self.registry.entropy);
             tokio::time::sleep(wait).await;
         }
-        self.keep(store, digest.clone(), arrived).await
+        self.keep(store, digest.clone(), arrived).await?;
+        if whole {
+            self.note_served(digest);
+        }
+        Ok(())
     }
 
     async fn keep(&self, store: &Inner, digest: Digest, arrived: Arrived) -> Result<()> {
-        let partial = store.partial(&digest);
+        let partial = store.partial(&self.download_name(&digest));
         let actual = finish(arrived.hash);
         if let Err(error) = verify(digest.as_str(), &digest, actual) {
             // Nothing of it can be used.

@@ -15,7 +15,7 @@ use crate::{
     flight::{Progress, Tell},
     manifest::{ACCEPT, MAX_DOCUMENT, Manifest, Resolved, parse},
     reference::Reference,
-    store::{Assembly, Hold, Inner, Pinned, Store},
+    store::{Assembly, Hold, Inner, Pinned, Store, Unpacked},
 };
 
 /// Layers of one image that are downloaded ahead of the one that is unpacked.
@@ -33,7 +33,9 @@ pub(crate) async fn pull(
     let session = Session::open(&inner.registry, reference, tasks.clone(), login, reach).await?;
     let mut hold = Hold::new(inner.clone());
     let (digest, bytes) = session.fetch_document(reference.version()).await?;
-    if let Some(found) = store.find_digest(&digest) {
+    if let Some(found) = store.find_digest(&digest)
+        && session.may_take_image(&found)
+    {
         return Ok(found);
     }
     let name = reference.to_string();
@@ -58,6 +60,8 @@ pub(crate) async fn pull(
         });
     }
     hold.add([manifest.config.digest.clone()]);
+    let parts = manifest.layers.iter().chain([&manifest.config]);
+    hold.add(parts.map(|part| session.download_name(&part.digest)));
     inner.put_bytes(&bytes, &mut hold)?;
     session.fetch_blob(inner, &manifest.config, &|_| {}).await?;
     let configuration = inner.read_blob(&manifest.config.digest)?;
@@ -94,13 +98,25 @@ async fn assemble(
     let mut number = 0;
     while let Some(downloaded) = downloads.next().await {
         downloaded?;
+        let diff_id = assembly.configuration.diff_ids()[number].clone();
+        let may_take = session.may_take(&diff_id);
         let (inner, assembly) = (inner.clone(), assembly.clone());
         tell.change(|progress| progress.unpacking = Some(number));
-        let unpacked =
-            tokio::task::spawn_blocking(move || inner.unpack_layer(&assembly, number)).await;
-        unpacked
+        let unpacked = tokio::task::spawn_blocking(move || {
+            match inner.unpack_layer(&assembly, number)? {
+                Unpacked::Now => Ok(true),
+                Unpacked::Before if may_take => Ok(false),
+                // Its name is in the configuration, which says what it likes.
+                Unpacked::Before => inner.check_layer(&assembly, number).map(|()| true),
+            }
+        });
+        let proven: Result<bool> = unpacked
+            .await
             .map_err(io::Error::other)
-            .doing("unpack a layer")??;
+            .doing("unpack a layer")?;
+        if proven? {
+            session.note_served(&diff_id);
+        }
         number += 1;
     }
     drop(downloads);
@@ -120,11 +136,7 @@ async fn download(
 ) -> Result<()> {
     let layer = &assembly.manifest.layers[number];
     let arriving = |bytes| tell.arrived(number, bytes);
-    // Its archive too: the image may be handed on.
-    if inner.has_layer(assembly, number) && inner.blob(&layer.digest).exists() {
-        arriving(layer.size);
-        return Ok(());
-    }
+    // Even if it is unpacked: the image may be handed on.
     session.fetch_blob(inner, layer, &arriving).await
 }
 
@@ -149,6 +161,7 @@ impl Session<'_> {
                 verify(what, &expected, digest.clone())?;
             }
         }
+        self.note_served(&digest);
         Ok((digest, bytes))
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Session<'a> {
     scheme: Scheme,
     credentials: Option<Credentials>,
     reach: Reach,
+    /// Whether this is for somebody who may not have all that is on this host.
+    pub(super) proves: bool,
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -57,6 +59,10 @@ impl<'a> Session<'a> {
             writes: false,
             scheme: registry.scheme(reference.host(), reach).await?,
             reach,
+            proves: match login {
+                Login::Configured | Login::Secret(_) => false,
+                Login::Given(_) | Login::Nobody => true,
+            },
             credentials: login.find(&registry.options, reference.registry())?,
             authorization: Mutex::default(),
             registry,

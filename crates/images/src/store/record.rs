@@ -94,6 +94,11 @@ impl Image {
             .chain(layers)
     }
 
+    /// What its layers' archives are, uncompressed.
+    pub(crate) fn diff_ids(&self) -> impl Iterator<Item = &Digest> {
+        self.layers.iter().map(|layer| &layer.diff_id)
+    }
+
     /// Its layers on disk.
     pub(crate) fn chains(&self) -> impl Iterator<Item = &Digest> {
         self.layers.iter().map(|layer| &layer.chain)

@@ -2,12 +2,13 @@
 
 use std::{
     fs::{self, File},
-    io::BufReader,
+    io::{self, BufReader, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use model::Digest;
+use sha2::Sha256;
 
 use super::{
     Hold, Inner, Pinned,
@@ -63,22 +64,25 @@ impl Assembly {
     }
 }
 
+/// When a layer was unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unpacked {
+    /// Now, and its archive was found to be what it should.
+    Now,
+    /// Before; nobody has looked at its archive.
+    Before,
+}
+
 impl Inner {
     fn unpacked(&self, chain: &Digest) -> PathBuf {
         self.layers.join("unpacked").join(hex(chain))
     }
 
-    /// Whether a layer is unpacked already, so that its archive is not needed.
-    pub(crate) fn has_layer(&self, assembly: &Assembly, number: usize) -> bool {
-        let chain = assembly.chains.get(number);
-        chain.is_some_and(|chain| self.unpacked(chain).is_dir())
-    }
-
     /// Unpacks a layer whose archive is there, and those below are unpacked.
-    pub(crate) fn unpack_layer(&self, assembly: &Assembly, number: usize) -> Result<()> {
+    pub(crate) fn unpack_layer(&self, assembly: &Assembly, number: usize) -> Result<Unpacked> {
         let there = self.unpacked(&assembly.chains[number]);
         if there.is_dir() {
-            return Ok(());
+            return Ok(Unpacked::Before);
         }
         let new = self.new_name(hex(&assembly.chains[number]));
         let new = self.layers.join("unpacked").join(new);
@@ -97,7 +101,25 @@ impl Inner {
                 }
                 sync_directory(&self.layers.join("unpacked")).doing("make a layer's name durable")
             });
-        made.inspect_err(|_| self.discard(&new))
+        made.inspect_err(|_| self.discard(&new))?;
+        Ok(Unpacked::Now)
+    }
+
+    /// Proves that the archive of a layer is the one that it was unpacked from.
+    pub(crate) fn check_layer(&self, assembly: &Assembly, number: usize) -> Result<()> {
+        let layer = &assembly.manifest.layers[number];
+        let file = File::open(self.blob(&layer.digest)).doing("open a layer's archive")?;
+        let archive = decompressed(file).doing("read a layer's archive")??;
+        // What is longer is another.
+        let mut hashing = Hashing::new(archive.take(self.options.limits.bytes));
+        match io::copy(&mut hashing, &mut io::sink()) {
+            // Not the disk but what is written on it.
+            Err(error) if error.raw_os_error().is_none() => {
+                return Err(ImageError::malformed("the layer's compression", error));
+            }
+            other => other.doing("read a layer's archive")?,
+        };
+        verify_diff_id(assembly, number, hashing.hash)
     }
 
     fn unpack_into(
@@ -118,12 +140,7 @@ impl Inner {
         // Few large reads: headers are read block by block.
         let buffered = BufReader::with_capacity(1 << 17, &mut hashing);
         unpack(buffered, new, &below, Ids::Same, limits)?;
-        let diff_id = &assembly.configuration.diff_ids()[number];
-        verify(
-            format!("layer {} uncompressed", layer.digest),
-            diff_id,
-            finish(hashing.hash),
-        )?;
+        verify_diff_id(assembly, number, hashing.hash)?;
         // Every file of it, before its directory gets the name that says it is whole.
         let directory = File::open(new).doing("open a layer")?;
         rustix::fs::syncfs(&directory).doing("make a layer durable")
@@ -175,4 +192,15 @@ impl Inner {
             tracing::warn!(path = %path.display(), %error, "a directory could not be removed");
         }
     }
+}
+
+/// Refuses the archive of a layer that is not what the image's configuration says.
+fn verify_diff_id(assembly: &Assembly, number: usize, uncompressed: Sha256) -> Result<()> {
+    let layer = &assembly.manifest.layers[number].digest;
+    let diff_id = &assembly.configuration.diff_ids()[number];
+    verify(
+        format!("layer {layer} uncompressed"),
+        diff_id,
+        finish(uncompressed),
+    )
 }

@@ -16,6 +16,7 @@ mod kept;
 mod layout;
 mod overlay;
 mod pin;
+mod proof;
 mod pull;
 mod push;
 mod servers;

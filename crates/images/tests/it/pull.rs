@@ -262,7 +262,7 @@ async fn what_a_registry_does_not_have_is_said_so() {
 }
 
 /// A registry in memory: documents and blobs by path.
-fn registry_of(
+pub(crate) fn registry_of(
     layout: &Layout,
     image: &Value,
     change: impl Fn(&str, Answer) -> Answer + Send + Sync + 'static,

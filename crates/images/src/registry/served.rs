@@ -1,0 +1,67 @@
+//! What repositories have served to this process.
+//!
+//! A digest is no proof that whoever names it may have what it names. A pull for somebody who may not
+//! have all that is on this host takes nothing that happens to be here: its repository has to serve
+//! every byte of it, once. The same repository serves it to others too, so it is not asked again.
+
+use std::collections::BTreeSet;
+
+use model::Digest;
+use parking_lot::Mutex;
+
+use super::session::Session;
+use crate::{
+    digest::digest_of,
+    store::{Image, Inner},
+};
+
+/// More than this is not remembered: what is forgotten is served again.
+const MOST: usize = 1 << 16;
+
+/// What was served, and by which repository.
+#[derive(Debug, Default)]
+pub(super) struct Served(Mutex<BTreeSet<(Box<str>, Digest)>>);
+
+impl Session<'_> {
+    /// Notes what the repository has served, or proven by what it served.
+    pub(super) fn note_served(&self, digest: &Digest) {
+        let mut served = self.registry.served.0.lock();
+        if served.len() >= MOST {
+            served.clear();
+        }
+        served.insert((self.repository(), digest.clone()));
+    }
+
+    /// Whether what is on this host may be taken without being served.
+    pub(super) fn may_take(&self, digest: &Digest) -> bool {
+        !self.proves || {
+            let served = self.registry.served.0.lock();
+            served.contains(&(self.repository(), digest.clone()))
+        }
+    }
+
+    /// The same of a whole image.
+    pub(super) fn may_take_image(&self, image: &Image) -> bool {
+        let mut parts = image.blobs().chain(image.diff_ids());
+        parts.all(|part| self.may_take(part))
+    }
+
+    /// Whether a blob is here and may be taken.
+    pub(super) fn has(&self, store: &Inner, digest: &Digest) -> bool {
+        self.may_take(digest) && store.blob(digest).exists()
+    }
+
+    /// What a download is called while it is under way. One that has to prove itself does not go on
+    /// where another repository broke off.
+    pub(super) fn download_name(&self, digest: &Digest) -> Digest {
+        match self.proves {
+            true => digest_of(format!("{digest} of {}", self.repository()).as_bytes()),
+            false => digest.clone(),
+        }
+    }
+
+    fn repository(&self) -> Box<str> {
+        let (registry, repository) = (self.reference.registry(), self.reference.repository());
+        format!("{registry}/{repository}").into()
+    }
+}
