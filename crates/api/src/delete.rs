@@ -55,6 +55,7 @@ struct Wish {
     uid: Option<String>,
     version: Option<Version>,
     dry_run: bool,
+    grace: Option<u64>,
 }
 
 fn read_options(body: &RawBody, params: &Params) -> Result<Wish, Refusal> {
@@ -145,6 +146,9 @@ fn read_options(body: &RawBody, params: &Params) -> Result<Wish, Refusal> {
         uid: options.preconditions.uid.filter(|uid| !uid.is_empty()),
         version,
         dry_run: params.dry_run()? || in_body,
+        grace: options
+            .grace_period_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok()),
     })
 }
 
@@ -155,7 +159,7 @@ pub(crate) async fn delete(
     accept: Accept,
     body: RawBody,
 ) -> Result<Response, Refusal> {
-    place.writable()?;
+    place.deletable()?;
     let renderer = Renderer::new(place.served, accept, &params, api.now())?;
     let wish = read_options(&body, &params)?;
     let key = place.key()?;
@@ -172,6 +176,9 @@ pub(crate) async fn delete(
     match deletion {
         // It waits for its finalizers, and the client may want to see for which.
         Deletion::Marked(record) => renderer.object(&record, StatusCode::OK),
+        Deletion::Removed(record) if served.shows_deleted() => {
+            renderer.object(&record, StatusCode::OK)
+        }
         Deletion::Removed(record) => {
             let about = served.about(record.meta.name.as_str());
             let status = json!({
@@ -214,6 +221,12 @@ async fn delete_one(
         uid,
         version: wish.version,
     };
+    if let (Served::Foreign(collection), Some(catalogue), false) =
+        (served, &api.catalogue, wish.dry_run)
+    {
+        let deleted = catalogue.delete(collection, &key, only_if, wish.grace);
+        return Ok(deleted.await?);
+    }
     gate::before_delete(api, current, served).await?;
     if wish.dry_run {
         let effect = rules::delete(Some(current), &key, only_if, write::stamp(api))?;
@@ -232,7 +245,7 @@ pub(crate) async fn delete_collection(
     accept: Accept,
     body: RawBody,
 ) -> Result<Response, Refusal> {
-    place.writable()?;
+    place.deletable()?;
     let renderer = Renderer::new(place.served, accept, &params, api.now())?;
     let selector = Selector::new(place.served, place.namespace.clone(), &params)?;
     let mut wish = read_options(&body, &params)?;

@@ -1,5 +1,7 @@
 //! Discovery: which groups and resources there are.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::response::Response;
 use model::{
     kinds::{self, Scope},
@@ -7,7 +9,18 @@ use model::{
 };
 use serde_json::{Value, json};
 
-use crate::render::json_response;
+use crate::{refusal::Refusal, render::json_response, resource_api::Api};
+
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 
 /// `/api`: the core group, of which events and namespaces can be read.
 pub(crate) async fn core_versions() -> Response {
@@ -86,7 +99,7 @@ pub(crate) async fn kinds() -> Response {
             "singularName": info.singular,
             "namespaced": namespaced,
             "kind": info.kind.0,
-            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+            "verbs": VERBS,
             "shortNames": info.short_names,
             "categories": info.categories,
         }));
@@ -99,6 +112,83 @@ pub(crate) async fn kinds() -> Response {
         }));
     }
     json_response(&resources(GROUP_VERSION, &list))
+}
+
+/// The groups and versions of a catalogue, in order.
+pub(crate) fn catalogue_versions(api: &Api) -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let mut groups = BTreeMap::<_, BTreeSet<_>>::new();
+    for collection in api.catalogue.iter().flat_map(|catalogue| catalogue.all()) {
+        groups
+            .entry(collection.group)
+            .or_default()
+            .insert(collection.version);
+    }
+    groups
+}
+
+fn group_value(name: &str, versions: &BTreeSet<&'static str>) -> Value {
+    let versions: Vec<Value> = versions
+        .iter()
+        .map(|version| json!({"groupVersion": format!("{name}/{version}"), "version": version}))
+        .collect();
+    json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
+}
+
+/// `/apis` of a catalogue.
+pub(crate) fn catalogue_groups(api: &Api) -> Response {
+    let groups: Vec<Value> = catalogue_versions(api)
+        .iter()
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, versions)| group_value(name, versions))
+        .collect();
+    json_response(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+}
+
+/// `/apis/{group}` of a catalogue.
+pub(crate) fn catalogue_group(api: &Api, name: &str) -> Result<Response, Refusal> {
+    let groups = catalogue_versions(api);
+    let versions = groups.get(name).ok_or_else(Refusal::no_such_path)?;
+    let mut group = group_value(name, versions);
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    Ok(json_response(&group))
+}
+
+/// `/api/v1` and `/apis/{group}/{version}` of a catalogue.
+pub(crate) fn catalogue_resources(
+    api: &Api,
+    group: &str,
+    version: &str,
+) -> Result<Response, Refusal> {
+    let mut list = Vec::new();
+    let mut group_version = None;
+    for collection in api.catalogue.iter().flat_map(|catalogue| catalogue.all()) {
+        if collection.group != group || collection.version != version {
+            continue;
+        }
+        group_version = Some(collection.api_version);
+        let namespaced = collection.scope == Scope::Namespaced;
+        list.push(json!({
+            "name": collection.plural,
+            "singularName": collection.singular,
+            "namespaced": namespaced,
+            "kind": collection.kind,
+            "verbs": VERBS,
+            "shortNames": collection.short_names,
+            "categories": collection.categories,
+        }));
+        if collection.has_status {
+            list.push(json!({
+                "name": format!("{}/status", collection.plural),
+                "singularName": "",
+                "namespaced": namespaced,
+                "kind": collection.kind,
+                "verbs": ["get", "patch", "update"],
+            }));
+        }
+    }
+    let group_version = group_version.ok_or_else(Refusal::no_such_path)?;
+    Ok(json_response(&resources(group_version, &list)))
 }
 
 fn resources(group_version: &str, list: &[Value]) -> Value {

@@ -16,16 +16,25 @@
 //! | `served`, `render`, `table` | records as objects, lists, tables |
 //! | `namespaces` | the namespaces that have something in them |
 //! | `refusal` | errors as clients see them: one table |
+//! | `collection` | collections that are data: what a stand-in for Kubernetes serves instead of the registry |
+//! | `dispatch`, `object`, `foreign` | their paths, records and writes; all else is shared |
+//! | `lists`, `apply` | merging by the keys of lists, and what each manager applied |
 
+mod apply;
 mod auth;
 mod body;
+mod collection;
 mod delete;
 mod discovery;
+mod dispatch;
+mod foreign;
 mod gate;
 mod health;
 mod layers;
+mod lists;
 mod namespaces;
 mod negotiate;
+mod object;
 mod openapi;
 mod page;
 mod params;
@@ -52,6 +61,7 @@ use axum::{
 use model::meta::{GROUP, GROUP_VERSION};
 
 pub use auth::Authenticator;
+pub use collection::{Admission, Catalogue, Collection, Denied, Part};
 pub use resource_api::{Limits, Readiness, ResourceApi, Stats};
 
 /// The whole API as a router, for the server to put behind TLS.
@@ -90,8 +100,25 @@ pub fn router(api: Arc<ResourceApi>) -> Router {
             .route(&format!("{within}/{{plural}}/{{name}}"), item())
             .route(&format!("{within}/{{plural}}/{{name}}/status"), status());
     }
+    let router = router.fallback(|| async { refusal::Refusal::no_such_path() });
+    layered(router, api)
+}
+
+/// What the catalogue of an API serves, as a router.
+pub fn catalogue_router(api: Arc<ResourceApi>) -> Router {
+    let router = Router::new()
+        .route("/healthz", get(health::live))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/version", get(health::version))
+        .route("/openapi/v3", get(openapi::catalogue_index))
+        .route("/openapi/v3/{*of}", get(openapi::of_catalogue))
+        .fallback(dispatch::serve);
+    layered(router, api)
+}
+
+fn layered(router: Router<Arc<ResourceApi>>, api: Arc<ResourceApi>) -> Router {
     router
-        .fallback(|| async { refusal::Refusal::no_such_path() })
         .layer(middleware::from_fn(layers::explain))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&api),

@@ -2,14 +2,17 @@
 
 use std::sync::OnceLock;
 
-use axum::response::{IntoResponse as _, Response};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse as _, Response},
+};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use model::{meta::GROUP_VERSION, schema};
-use serde_json::{Value, json};
+use model::{kinds::Scope, meta::GROUP_VERSION, schema};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::render::json_response;
+use crate::{discovery, refusal::Refusal, render::json_response, resource_api::Api};
 
 struct Document {
     text: String,
@@ -75,6 +78,72 @@ pub(crate) async fn of_kinds(headers: HeaderMap) -> Response {
 /// `/openapi/v3/api/v1`.
 pub(crate) async fn of_core(headers: HeaderMap) -> Response {
     core_document().respond(&headers)
+}
+
+/// `/openapi/v3` of a catalogue.
+pub(crate) async fn catalogue_index(State(api): State<Api>) -> Response {
+    let mut paths = Map::new();
+    for (group, versions) in discovery::catalogue_versions(&api) {
+        for version in versions {
+            let of = match group {
+                "" => format!("api/{version}"),
+                group => format!("apis/{group}/{version}"),
+            };
+            let url = json!({"serverRelativeURL": format!("/openapi/v3/{of}")});
+            paths.insert(of, url);
+        }
+    }
+    json_response(&json!({"paths": paths}))
+}
+
+/// The document of one group of a catalogue: that there are these kinds, and that the server checks
+/// their fields. Their schemas are not told.
+pub(crate) async fn of_catalogue(
+    State(api): State<Api>,
+    Path(of): Path<String>,
+) -> Result<Response, Refusal> {
+    let mut paths = Map::new();
+    for collection in api.catalogue.iter().flat_map(|catalogue| catalogue.all()) {
+        let root = match collection.group {
+            "" => format!("api/{}", collection.version),
+            group => format!("apis/{group}/{}", collection.version),
+        };
+        if root != of {
+            continue;
+        }
+        let within = match collection.scope {
+            Scope::Namespaced => "/namespaces/{namespace}",
+            Scope::Cluster => "",
+        };
+        let operation = json!({
+            "parameters": [{
+                "name": "fieldValidation",
+                "in": "query",
+                "schema": {"type": "string"},
+            }],
+            "responses": {"200": {"description": "OK"}},
+            "x-kubernetes-group-version-kind": {
+                "group": collection.group,
+                "version": collection.version,
+                "kind": collection.kind,
+            },
+        });
+        let all = format!("/{root}{within}/{}", collection.plural);
+        paths.insert(
+            format!("{all}/{{name}}"),
+            json!({"patch": operation, "put": operation}),
+        );
+        paths.insert(all, json!({"post": operation}));
+    }
+    if paths.is_empty() {
+        return Err(Refusal::no_such_path());
+    }
+    Ok(json_response(&json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "paths": paths,
+        "components": {"schemas": {}},
+    })))
 }
 
 /// What there is of the core group.

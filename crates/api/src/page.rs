@@ -29,7 +29,7 @@ struct Token {
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     namespace: Option<Namespace>,
     #[serde(rename = "n")]
-    name: Name,
+    name: String,
     /// Which list this continues: a token of another would skip without anybody noticing.
     #[serde(rename = "of")]
     list: String,
@@ -49,7 +49,7 @@ impl Page {
         let token = Token {
             version: self.version,
             namespace: self.namespace.clone(),
-            name: self.name.clone(),
+            name: self.name.to_string(),
             list: fingerprint(place, params),
         };
         // Strings and numbers only: this cannot fail to be JSON.
@@ -65,10 +65,12 @@ impl Page {
         if token.list != fingerprint(place, params) {
             return Err(Self::refuse("it belongs to another list"));
         }
+        let name = Name::foreign(&token.name)
+            .map_err(|_| Self::refuse("it is not a token of this server"))?;
         Ok(Self {
             version: token.version,
             namespace: token.namespace,
-            name: token.name,
+            name,
         })
     }
 

@@ -14,6 +14,8 @@ use serde_json::Value;
 
 use crate::{
     body::{self, MAX_DEPTH, RawBody},
+    collection::Collection,
+    lists,
     negotiate::Accept,
     params::Params,
     place::Place,
@@ -48,9 +50,13 @@ pub(crate) async fn patch_status(
 }
 
 /// A parsed patch.
-enum Patch {
+pub(crate) enum Patch {
     Merge(Value),
     Json(Vec<PatchOperation>),
+    /// As built-in kinds of Kubernetes take it: lists are merged by the keys of their items.
+    Strategic(Value),
+    /// What one manager wants to be so.
+    Apply(Value),
 }
 
 async fn patch_part(
@@ -120,7 +126,27 @@ fn parse(body: &RawBody, known: &[PatchType]) -> Result<(Patch, Vec<String>), Re
             _ => format!("the body of type {media:?} is not a patch: send {names}"),
         }));
     };
-    let document = body::parse_json(&body.bytes)?;
+    of_type(*kind, &body.bytes)
+}
+
+/// Any patch that a collection takes.
+pub(crate) fn parse_any(body: &RawBody, collection: &Collection) -> Result<Patch, Refusal> {
+    match body.media.as_deref().unwrap_or_default() {
+        "application/merge-patch+json" => Ok(of_type(PatchType::Merge, &body.bytes)?.0),
+        "application/json-patch+json" => Ok(of_type(PatchType::Json, &body.bytes)?.0),
+        "application/strategic-merge-patch+json" if collection.strategic => {
+            Ok(Patch::Strategic(body::parse_json(&body.bytes)?.value))
+        }
+        "application/apply-patch+yaml" => Ok(Patch::Apply(body::parse_yaml(&body.bytes)?.value)),
+        media => Err(Refusal::unsupported_media(format!(
+            "the body of type {media:?} is not a patch that {} takes",
+            collection.plural
+        ))),
+    }
+}
+
+fn of_type(kind: PatchType, bytes: &[u8]) -> Result<(Patch, Vec<String>), Refusal> {
+    let document = body::parse_json(bytes)?;
     let patch = match kind {
         PatchType::Merge if document.value.is_object() => Patch::Merge(document.value),
         PatchType::Merge => return Err(Refusal::bad_field(".", "a merge patch is an object")),
@@ -144,9 +170,12 @@ fn parse(body: &RawBody, known: &[PatchType]) -> Result<(Patch, Vec<String>), Re
 }
 
 impl Patch {
-    fn apply(&self, object: &mut Value, max_bytes: usize) -> Result<(), Refusal> {
+    pub(crate) fn apply(&self, object: &mut Value, max_bytes: usize) -> Result<(), Refusal> {
         match self {
             Self::Merge(patch) => json_patch::merge(object, patch),
+            Self::Strategic(patch) => lists::merge_strategic(object, patch),
+            // Whose it is decides what becomes of the rest: see `apply`.
+            Self::Apply(wanted) => lists::merge_applied(object, wanted),
             Self::Json(operations) => {
                 let mut copied = 0;
                 for (i, operation) in operations.iter().enumerate() {

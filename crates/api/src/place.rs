@@ -66,19 +66,32 @@ impl FromRequestParts<Api> for Place {
 impl Place {
     /// The kind, where its objects can be written here.
     pub(crate) fn writable(&self) -> Result<&'static KindInfo, Refusal> {
+        self.deletable()?;
+        match self.served {
+            Served::Kind(info) => Ok(info),
+            Served::Events | Served::Foreign(_) => Err(Refusal::method_not_allowed()),
+        }
+    }
+
+    /// Whether there are objects here that clients can write.
+    pub(crate) fn deletable(&self) -> Result<(), Refusal> {
         match (self.served, self.served.scope(), &self.namespace) {
-            (Served::Kind(info), Scope::Cluster, _)
-            | (Served::Kind(info), Scope::Namespaced, Some(_)) => Ok(info),
-            (Served::Kind(_), Scope::Namespaced, None) | (Served::Events, _, _) => {
+            (Served::Events, _, _) | (_, Scope::Namespaced, None) => {
                 Err(Refusal::method_not_allowed())
             }
+            (Served::Kind(_) | Served::Foreign(_), Scope::Cluster, _)
+            | (Served::Kind(_) | Served::Foreign(_), Scope::Namespaced, Some(_)) => Ok(()),
         }
     }
 
     /// The key of the object that the path names. A name that cannot be is one that is not there.
     pub(crate) fn key(&self) -> Result<Key, Refusal> {
         let text = self.name.as_deref().unwrap_or_default();
-        let name = Name::new(text).map_err(|_| Refusal::not_found(self.served.about(text)))?;
+        let name = match self.served {
+            Served::Foreign(_) => Name::foreign(text),
+            Served::Kind(_) | Served::Events => Name::new(text),
+        }
+        .map_err(|_| Refusal::not_found(self.served.about(text)))?;
         Ok(Key {
             kind: self.served.kind(),
             namespace: self.namespace.clone(),

@@ -10,7 +10,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use model::{Key, Version, kinds, meta::GROUP, validate::Problem};
+use model::{
+    Key, KindName, Spec as _, Version, event::EventSpec, kinds, meta::GROUP, validate::Problem,
+};
 use serde_json::{Value, json};
 use store::{Outcome, StoreError};
 
@@ -47,10 +49,18 @@ pub(crate) struct About {
 
 impl About {
     fn of(key: &Key) -> Self {
-        let known = kinds::find(key.kind.0);
+        let (group, plural) = match (kinds::find(key.kind.0), key.kind) {
+            (Some(info), _) => (GROUP, info.plural),
+            (None, EventSpec::KIND) => ("", "events"),
+            // Collections that are data are stored under `plural.group`.
+            (None, KindName(stored_as)) => {
+                let (plural, group) = stored_as.split_once('.').unwrap_or((stored_as, ""));
+                (group, plural)
+            }
+        };
         Self {
-            group: known.map_or("", |_| GROUP),
-            plural: known.map_or("events", |info| info.plural),
+            group,
+            plural,
             kind: key.kind.0,
             name: key.name.to_string(),
         }
@@ -143,6 +153,26 @@ impl Refusal {
             "UnsupportedMediaType",
             message,
         )
+    }
+
+    pub(crate) fn forbidden(about: About, why: &str) -> Self {
+        let message = format!("{} {:?} is forbidden: {why}", about.resource(), about.name);
+        let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        refusal.0.about = Some(about);
+        refusal
+    }
+
+    /// Another manager says otherwise of these fields.
+    pub(crate) fn owned_by_others(about: About, fields: &[(String, String)]) -> Self {
+        let mut refusal = Self::conflict(
+            about,
+            "fields are managed by others: use force, or leave them out",
+        );
+        for (manager, field) in fields {
+            let what = format!("conflict with {manager:?}");
+            refusal = refusal.cause(field.as_str(), what, "FieldManagerConflict");
+        }
+        refusal
     }
 
     pub(crate) fn conflict(about: About, message: &str) -> Self {
@@ -266,16 +296,7 @@ impl Refusal {
                 problem.reason = format!("{by}: {}", problem.reason);
                 Self::invalid(about, &[problem])
             }
-            plugins::Refusal::Forbidden(why) => {
-                let message = format!(
-                    "{} {:?} is forbidden: {by}: {why}",
-                    about.resource(),
-                    about.name
-                );
-                let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
-                refusal.0.about = Some(about);
-                refusal
-            }
+            plugins::Refusal::Forbidden(why) => Self::forbidden(about, &format!("{by}: {why}")),
             plugins::Refusal::NotNow { why, retry_after } => {
                 Self::later(format!("{by}: {why}"), retry_after)
             }
@@ -436,6 +457,13 @@ impl From<StoreError> for Refusal {
                 refusal.0.about = Some(about);
                 refusal
             }
+            StoreError::Invalid { key, reason } => {
+                let about = About::of(&key);
+                let message = format!("{} {:?} is invalid: {reason}", about.resource(), about.name);
+                let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+                refusal.0.about = Some(about);
+                refusal
+            }
             StoreError::Expired { after } => Self::expired(format!(
                 "too old resource version: {after}: list again, and watch from the list's version"
             )),
@@ -529,6 +557,15 @@ mod tests {
                 },
                 413,
                 "RequestEntityTooLarge",
+                None,
+            ),
+            (
+                StoreError::Invalid {
+                    key: key(),
+                    reason: "too many".into(),
+                },
+                422,
+                "Invalid",
                 None,
             ),
             (

@@ -80,7 +80,7 @@ impl Renderer {
     pub(crate) fn one(&self, record: &Record, headings: bool) -> Result<Value, Refusal> {
         Ok(match self.accept.view {
             View::Object => self.served.to_value(record)?,
-            View::Partial => partial(record),
+            View::Partial => self.partial(record),
             View::Table => {
                 let meta = json!({"resourceVersion": record.meta.resource_version});
                 table::table(
@@ -126,7 +126,7 @@ impl Renderer {
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": about,
-                "items": records.into_iter().map(partial).collect::<Vec<_>>(),
+                "items": records.into_iter().map(|r| self.partial(r)).collect::<Vec<_>>(),
             })
             .to_string(),
             View::Table => {
@@ -135,6 +135,14 @@ impl Renderer {
             }
         };
         self.respond(text, StatusCode::OK)
+    }
+
+    fn partial(&self, record: &Record) -> Value {
+        json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": self.served.metadata(record),
+        })
     }
 
     /// JSON text as a response, in the format asked for.
@@ -163,10 +171,6 @@ impl Renderer {
             .insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
         Ok(response)
     }
-}
-
-fn partial(record: &Record) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": record.meta})
 }
 
 /// Plain JSON as a response.

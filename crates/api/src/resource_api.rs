@@ -14,7 +14,7 @@ use plugins::Plugins;
 use store::Store;
 use tokio::sync::{Semaphore, watch};
 
-use crate::{Authenticator, refusal::Refusal};
+use crate::{Authenticator, collection::Catalogue, refusal::Refusal};
 
 /// How handlers share it.
 pub(crate) type Api = Arc<ResourceApi>;
@@ -81,6 +81,8 @@ pub struct ResourceApi {
     pub(crate) readiness: Readiness,
     pub(crate) tasks: Tasks,
     pub(crate) plugins: Plugins,
+    /// What is served instead of the registry.
+    pub(crate) catalogue: Option<Arc<dyn Catalogue>>,
     pub(crate) watch_permits: Arc<Semaphore>,
     pub(crate) list_permits: Semaphore,
     /// One permit a KiB.
@@ -108,6 +110,7 @@ impl ResourceApi {
             readiness: watch::channel(Ok(())).1,
             tasks: Tasks::default(),
             plugins: Plugins::default(),
+            catalogue: None,
             watch_permits: Arc::new(Semaphore::new(limits.watches)),
             list_permits: Semaphore::new(limits.lists),
             unread_permits: Arc::new(Semaphore::new(limits.unread_bytes >> 10)),
@@ -133,6 +136,13 @@ impl ResourceApi {
     #[must_use]
     pub fn with_plugins(mut self, plugins: Plugins) -> Self {
         self.plugins = plugins;
+        self
+    }
+
+    /// Serves these collections instead of the registry's; see [`crate::catalogue_router`].
+    #[must_use]
+    pub fn with_catalogue(mut self, catalogue: Arc<dyn Catalogue>) -> Self {
+        self.catalogue = Some(catalogue);
         self
     }
 

@@ -87,7 +87,11 @@ impl Selector {
         Some(Key {
             kind: self.served.kind(),
             namespace: self.namespace.clone(),
-            name: Name::new(&name.value).ok()?,
+            name: match self.served {
+                Served::Foreign(_) => Name::foreign(&name.value),
+                Served::Kind(_) | Served::Events => Name::new(&name.value),
+            }
+            .ok()?,
         })
     }
 

@@ -1,4 +1,5 @@
-//! What is served: the kinds of the registry, and events in the shape of core/v1.
+//! What is served: the kinds of the registry, events in the shape of core/v1, and collections that
+//! are data.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use store::{Record, StoreError};
 
-use crate::{refusal::About, selector::Index};
+use crate::{collection::Collection, object, refusal::About, selector::Index};
 
 /// A collection that can be read.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(crate) enum Served {
     Kind(&'static KindInfo),
     /// Events, read only.
     Events,
+    /// A collection of a catalogue.
+    Foreign(&'static Collection),
 }
 
 const EVENT_COLUMNS: &[Column] = &[
@@ -121,6 +124,15 @@ impl Served {
         match self {
             Self::Kind(info) => info.kind,
             Self::Events => EventSpec::KIND,
+            Self::Foreign(collection) => collection.stored_as,
+        }
+    }
+
+    /// `kind` of its objects.
+    pub(crate) fn shown_kind(self) -> &'static str {
+        match self {
+            Self::Kind(_) | Self::Events => self.kind().0,
+            Self::Foreign(collection) => collection.kind,
         }
     }
 
@@ -128,6 +140,7 @@ impl Served {
         match self {
             Self::Kind(info) => info.scope,
             Self::Events => Scope::Namespaced,
+            Self::Foreign(collection) => collection.scope,
         }
     }
 
@@ -135,6 +148,7 @@ impl Served {
         match self {
             Self::Kind(_) => GROUP_VERSION,
             Self::Events => "v1",
+            Self::Foreign(collection) => collection.api_version,
         }
     }
 
@@ -142,11 +156,12 @@ impl Served {
         match self {
             Self::Kind(info) => info.plural,
             Self::Events => "events",
+            Self::Foreign(collection) => collection.plural,
         }
     }
 
     pub(crate) fn list_kind(self) -> String {
-        format!("{}List", self.kind())
+        format!("{}List", self.shown_kind())
     }
 
     pub(crate) fn about(self, name: impl Into<String>) -> About {
@@ -154,10 +169,19 @@ impl Served {
             group: match self {
                 Self::Kind(_) => GROUP,
                 Self::Events => "",
+                Self::Foreign(collection) => collection.group,
             },
             plural: self.plural(),
-            kind: self.kind().0,
+            kind: self.shown_kind(),
             name: name.into(),
+        }
+    }
+
+    /// Whether a deletion is answered with what was deleted.
+    pub(crate) const fn shows_deleted(self) -> bool {
+        match self {
+            Self::Kind(_) | Self::Events => false,
+            Self::Foreign(collection) => collection.shows_deleted,
         }
     }
 
@@ -166,18 +190,20 @@ impl Served {
         match self {
             Self::Kind(info) => info.columns,
             Self::Events => EVENT_COLUMNS,
+            Self::Foreign(collection) => collection.columns,
         }
     }
 
     /// Whether tables begin with the name.
     pub(crate) const fn has_name_column(self) -> bool {
-        matches!(self, Self::Kind(_))
+        matches!(self, Self::Kind(_) | Self::Foreign(_))
     }
 
     pub(crate) fn selectable(self) -> Vec<&'static str> {
         let own: &[&str] = match self {
             Self::Kind(info) => info.selectable,
             Self::Events => &OF_EVENTS,
+            Self::Foreign(collection) => collection.selectable,
         };
         OF_ALL.iter().chain(own).copied().collect()
     }
@@ -191,6 +217,10 @@ impl Served {
         match self {
             Self::Kind(info) => info.selectable.contains(&path).then_some(Index::Field),
             Self::Events => (path == "involvedObject.uid").then_some(Index::Label(ABOUT_LABEL)),
+            Self::Foreign(collection) => collection
+                .selectable
+                .contains(&path)
+                .then_some(Index::Field),
         }
     }
 
@@ -199,7 +229,7 @@ impl Served {
         match (path, self) {
             ("metadata.name", _) => Some(record.meta.name.as_str().into()),
             ("metadata.namespace", _) => record.meta.namespace.as_ref().map(|n| n.as_str().into()),
-            (_, Self::Kind(_)) => record.fields.get(path).map(Into::into),
+            (_, Self::Kind(_) | Self::Foreign(_)) => record.fields.get(path).map(Into::into),
             (_, Self::Events) => {
                 let event = self.to_value(record).ok()?;
                 let found = path.split('.').try_fold(&event, |at, step| at.get(step))?;
@@ -242,11 +272,24 @@ impl Served {
                 }))
             }
             Self::Events => event(record),
+            Self::Foreign(collection) => object::to_value(collection, record),
+        }
+    }
+
+    /// The metadata of a record, as it is shown.
+    pub(crate) fn metadata(self, record: &Record) -> Value {
+        match self {
+            Self::Kind(_) | Self::Events => json!(record.meta),
+            Self::Foreign(collection) => object::metadata_value(collection, record),
         }
     }
 }
 
-fn undecodable(record: &Record, half: &'static str, error: &serde_json::Error) -> StoreError {
+pub(crate) fn undecodable(
+    record: &Record,
+    half: &'static str,
+    error: &serde_json::Error,
+) -> StoreError {
     StoreError::Undecodable {
         key: record.key(),
         source: model::codec::DecodeError {

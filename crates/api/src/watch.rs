@@ -33,14 +33,21 @@ pub(crate) async fn open(
     renderer: Renderer,
     params: &Params,
 ) -> Result<Response, Refusal> {
-    if params.get("sendInitialEvents").is_some() {
+    let from_start = api.catalogue.is_some() && params.is_on("sendInitialEvents")?;
+    if api.catalogue.is_none() && params.get("sendInitialEvents").is_some() {
         // What a server without the feature answers; clients then list first.
         return Err(Refusal::invalid_option(
             "sendInitialEvents",
             "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
         ));
     }
-    if params.get("resourceVersionMatch").is_some() {
+    if from_start && params.get("resourceVersionMatch") != Some("NotOlderThan") {
+        return Err(Refusal::invalid_option(
+            "resourceVersionMatch",
+            "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    if params.get("resourceVersionMatch").is_some() && !from_start {
         return Err(Refusal::invalid_option(
             "resourceVersionMatch",
             "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
@@ -63,11 +70,12 @@ pub(crate) async fn open(
         return Err(Refusal::too_many_watches(api.limits.watches));
     };
     let (initial, after) = match params.version()? {
-        None | Some(Version::ZERO) => {
+        version if from_start || version.is_none_or(|v| v == Version::ZERO) => {
             let listing = read::find(&api, &selector, None, None).await?;
             (listing.records.into(), listing.version)
         }
-        Some(after) => {
+        version => {
+            let after = version.unwrap_or_default();
             let current = read::current_version(&api, place.served.kind()).await?;
             if after > current {
                 return Err(Refusal::too_new(after, current));
@@ -79,7 +87,14 @@ pub(crate) async fn open(
         kind: place.served.kind(),
         namespace: place.namespace,
     };
-    let watch = api.store.watch(scope, after).await?;
+    let watch = match api.store.watch(scope, after).await {
+        // As Kubernetes says it: the stream begins, and ends at once.
+        Err(error @ StoreError::Expired { .. }) if api.catalogue.is_some() => {
+            let status = Refusal::from(error).to_status();
+            return Ok(streamed(Body::from(line("ERROR", &status))));
+        }
+        watch => watch?,
+    };
     let now = Instant::now();
     let state = Open {
         bookmark_at: bookmarks.then(|| now + api.limits.bookmark_interval),
@@ -89,6 +104,7 @@ pub(crate) async fn open(
         selector,
         renderer,
         initial,
+        initial_end: from_start,
         at: after,
         headings: true,
         ended: false,
@@ -98,10 +114,14 @@ pub(crate) async fn open(
         let line = state.next_line().await?;
         Some((Ok::<_, Infallible>(line), state))
     });
-    let mut response = Response::new(Body::from_stream(lines));
+    Ok(streamed(Body::from_stream(lines)))
+}
+
+fn streamed(body: Body) -> Response {
+    let mut response = Response::new(body);
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
-    Ok(response)
+    response
 }
 
 /// An open watch.
@@ -112,6 +132,8 @@ struct Open {
     renderer: Renderer,
     /// What there was when it began, still to be told.
     initial: VecDeque<Arc<Record>>,
+    /// Whether the end of that is to be told.
+    initial_end: bool,
     /// Everything up to here was told.
     at: Version,
     bookmark_at: Option<Instant>,
@@ -137,6 +159,10 @@ impl Open {
         if let Some(record) = self.initial.pop_front() {
             return Some(self.told("ADDED", &record));
         }
+        if std::mem::take(&mut self.initial_end) {
+            let end = json!({"k8s.io/initial-events-end": "true"});
+            return Some(self.bookmark(Some(end)));
+        }
         loop {
             match self.wait().await {
                 Happened::Change(Ok(event)) => {
@@ -152,12 +178,12 @@ impl Open {
                 }
                 Happened::BookmarkDue => {
                     self.bookmark_at = Some(Instant::now() + self.api.limits.bookmark_interval);
-                    return Some(self.bookmark());
+                    return Some(self.bookmark(None));
                 }
                 Happened::TimeOver | Happened::Stopping => {
                     self.ended = true;
                     // Lets the client continue from here, however quiet it was.
-                    return self.bookmark_at.map(|_| self.bookmark());
+                    return self.bookmark_at.map(|_| self.bookmark(None));
                 }
             }
         }
@@ -219,12 +245,15 @@ impl Open {
         }
     }
 
-    fn bookmark(&mut self) -> Bytes {
-        let metadata = json!({"resourceVersion": self.at, "creationTimestamp": null});
+    fn bookmark(&mut self, annotations: Option<Value>) -> Bytes {
+        let mut metadata = json!({"resourceVersion": self.at, "creationTimestamp": null});
+        if let Some(annotations) = annotations {
+            metadata["annotations"] = annotations;
+        }
         let served = self.renderer.served;
         let object = match self.renderer.view() {
             View::Object => json!({
-                "kind": served.kind().0,
+                "kind": served.shown_kind(),
                 "apiVersion": served.api_version(),
                 "metadata": metadata,
             }),

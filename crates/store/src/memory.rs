@@ -203,6 +203,23 @@ impl MemoryStore {
         self.state.lock().version
     }
 
+    /// Deletes a record that is given time to end by itself; see [`rules::delete_gracefully`].
+    ///
+    /// # Errors
+    /// If the record is gone or the precondition does not hold.
+    pub fn delete_gracefully(
+        &self,
+        key: &Key,
+        only_if: Precondition,
+        seconds: u64,
+    ) -> Result<Deletion, StoreError> {
+        let fault = self.faults.next_write();
+        self.write(key, fault, |current, at| {
+            rules::delete_gracefully(current, key, only_if, seconds, at)
+        })
+        .map(Effect::into_deletion)
+    }
+
     fn write(
         &self,
         key: &Key,

@@ -2,7 +2,7 @@
 //!
 //! Embedded backends differ in where they keep records; what a request means is decided here, once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use model::{Generation, Timestamp, Uid, Version};
 
@@ -95,7 +95,7 @@ pub fn update(
         Half::Status { status } => next.status = status,
     }
     next.fields = change.fields;
-    if next.meta.is_deleting() && next.meta.finalizers.is_empty() {
+    if next.meta.is_deleting() && next.meta.finalizers.is_empty() && grace(current) == 0 {
         next.meta.resource_version = Some(at.version);
         return Ok(Effect::Remove(Arc::new(next)));
     }
@@ -132,6 +132,49 @@ pub fn delete(
     next.meta.deletion_timestamp = Some(at.now);
     // As in Kubernetes: asking for deletion is a change of what is wanted.
     next.meta.generation = Generation(current.meta.generation.0 + 1);
+    Ok(Effect::Put(Arc::new(next)))
+}
+
+/// Where the time is kept that a deleted record was given to end by itself.
+pub const GRACE: &str = "deletionGracePeriodSeconds";
+
+/// The seconds that a deleted record was given to end by itself.
+#[must_use]
+pub fn grace(record: &Record) -> u64 {
+    let field = record.meta.unknown.get(GRACE);
+    field.and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+/// Deletes a record as Kubernetes deletes what takes time to end: with seconds of grace it is
+/// marked, and stays until it is deleted with none. A later deletion can only shorten the time.
+///
+/// # Errors
+/// If the record is gone or the precondition does not hold.
+pub fn delete_gracefully(
+    current: Option<&Arc<Record>>,
+    key: &model::Key,
+    only_if: Precondition,
+    seconds: u64,
+    at: Stamp,
+) -> Result<Effect, StoreError> {
+    let Some(current) = current else {
+        return Err(StoreError::NotFound(key.clone()));
+    };
+    check(current, only_if.uid, only_if.version)?;
+    let mut next = Record::clone(current);
+    next.meta.resource_version = Some(at.version);
+    if seconds == 0 && current.meta.finalizers.is_empty() {
+        return Ok(Effect::Remove(Arc::new(next)));
+    }
+    let deleting = current.meta.is_deleting();
+    if deleting && grace(current) <= seconds {
+        return Ok(Effect::Unchanged(Arc::clone(current)));
+    }
+    next.meta.deletion_timestamp = Some(at.now.plus(Duration::from_secs(seconds)));
+    next.meta.unknown.insert(GRACE.to_owned(), seconds.into());
+    if !deleting {
+        next.meta.generation = Generation(current.meta.generation.0 + 1);
+    }
     Ok(Effect::Put(Arc::new(next)))
 }
 

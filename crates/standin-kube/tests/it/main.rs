@@ -1,0 +1,6 @@
+//! The stand-in as clients see it: `kube`'s client, a transcript of a real API server, stock kubectl.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod faults;
+mod objects;
+mod pods;
