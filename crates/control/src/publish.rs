@@ -2,11 +2,31 @@
 
 use model::{
     Digest, Name, Sandbox,
-    workload::{Captured, Publication, Published},
+    workload::{Captured, Fence, Publication, Published},
 };
 use runtime::RuntimeError;
 
 use crate::world::World;
+
+/// Keeps the writable layer of a sandbox, here and where else it should be kept. Answers the layer,
+/// and the image that it was pushed as.
+pub(crate) async fn capture(
+    world: &World,
+    fence: Fence,
+    to: Option<(&str, Option<&Name>)>,
+) -> Result<(Captured, Option<Box<str>>), RuntimeError> {
+    let place = to.map(|(registry, secret)| Publication {
+        registry: registry.into(),
+        secret: secret.cloned(),
+        parent: None,
+    });
+    let captured = world.ports.runtime.capture(fence, place.as_ref()).await?;
+    let image = match captured.published.clone() {
+        Some(image) => Some(image),
+        None => publish(world, &captured, to).await?,
+    };
+    Ok((captured, image))
+}
 
 /// Brings a captured layer to where it should be kept besides this machine. Answers its image.
 pub(crate) async fn publish(

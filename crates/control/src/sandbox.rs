@@ -9,7 +9,9 @@ use model::{
     sandbox::{DesiredState, SANDBOX_FINALIZER},
     template::ImagePullPolicy,
     trouble::Trouble,
-    workload::{Arming, Boot, Booting, Captured, Fence, Observed, Outfit, Whose, WorkloadSpec},
+    workload::{
+        Arming, Boot, Booting, Captured, Fence, Keeps, Observed, Outfit, Whose, WorkloadSpec,
+    },
 };
 use plan::{
     failure::{after_failure, again, taken_over},
@@ -28,7 +30,7 @@ use crate::{
     events::about,
     history,
     moves::Moves,
-    publish::{publish, published, target},
+    publish::{capture, published, target},
     recipe::{self, template_of},
     registries,
     world::{Done, World, lost},
@@ -87,6 +89,7 @@ async fn advance(world: &World, sandbox: &Sandbox, failures: u32) -> Result<Sand
         recycle,
         undrained: world.is_undrained(sandbox.uid()),
         hooks,
+        can: world.ports.runtime.abilities(),
         now,
     };
     let asked = world.elapsed();
@@ -202,21 +205,28 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
                 false => Err(Done::Again),
             }
         }
-        Step::Capture => match at_a_registry(world, view, &step).await? {
-            Effect::Captured(captured, image) => {
-                let plan = asleep(view, Some(&captured));
-                match plan.steps.into_iter().next() {
-                    Some(Step::Publish(mut status, note)) => {
-                        status.snapshot_image = image;
-                        let publish = Step::Publish(status, note);
-                        Box::pin(perform(world, view, publish)).await
-                    }
-                    Some(other) => Box::pin(perform(world, view, other)).await,
-                    None => Err(Done::Again),
-                }
+        Step::Capture => {
+            // Where nothing can be frozen, this is what stops it.
+            if view.observed.runs() {
+                admission::close(world, sandbox).await?;
+                world.drained(sandbox.uid());
             }
-            Effect::Done | Effect::UnderWay => Err(Done::Again),
-        },
+            match at_a_registry(world, view, &step).await? {
+                Effect::Captured(captured, image) => {
+                    let plan = asleep(view, Some(&captured));
+                    match plan.steps.into_iter().next() {
+                        Some(Step::Publish(mut status, note)) => {
+                            status.snapshot_image = image;
+                            let publish = Step::Publish(status, note);
+                            Box::pin(perform(world, view, publish)).await
+                        }
+                        Some(other) => Box::pin(perform(world, view, other)).await,
+                        None => Err(Done::Again),
+                    }
+                }
+                Effect::Done | Effect::UnderWay => Err(Done::Again),
+            }
+        }
         // They go on by themselves, and their end asks for a turn; meanwhile others get theirs, a
         // deletion is heard, and a sandbox that ends is noticed.
         Step::Boot | Step::RunHooks => match run(world, view, &step).await? {
@@ -265,7 +275,9 @@ async fn at_a_registry(world: &World, view: View<'_>, step: &Step) -> Result<Eff
 /// Whether a step may ask a registry.
 fn is_remote(world: &World, sandbox: &Sandbox, step: &Step) -> bool {
     match step {
-        Step::Capture => target(sandbox).is_some(),
+        Step::Capture => {
+            target(sandbox).is_some() || world.ports.runtime.abilities().keeps != Keeps::Here
+        }
         // A layer that was published is here, too, unless this is another host.
         Step::Create(_) | Step::SwapImages => fetches(world, sandbox),
         _ => false,
@@ -448,9 +460,8 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
         Step::Freeze => runtime.freeze(fence).await?,
         Step::Thaw => runtime.thaw(fence).await?,
         Step::Capture => {
-            let captured = runtime.capture(fence).await?;
             // Before anything of it is released: a pause that cannot be published is none.
-            let image = publish(world, &captured, target(sandbox)).await?;
+            let (captured, image) = capture(world, fence, target(sandbox)).await?;
             return Ok(Effect::Captured(captured, image));
         }
         Step::Reset => {

@@ -7,7 +7,7 @@ use model::{
     Key, Name, SandboxSnapshot, Spec as _,
     sandbox::SandboxSpec,
     snapshot::SnapshotPhase,
-    workload::{Captured, Observed},
+    workload::{Captured, Keeps, Observed},
 };
 use plan::snapshot::{Step, View, after_failure, captured_as, plan_snapshot};
 use runtime::RuntimeError;
@@ -15,7 +15,7 @@ use store::StoreExt as _;
 
 use crate::{
     deadlines::Timer,
-    publish::{publish, target},
+    publish::{capture, publish, target},
     recipe, registries,
     sandbox::fence_of,
     world::{Done, World, lost},
@@ -71,11 +71,13 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
         Some(_) | None => Observed::Absent,
     };
     let recipe = sandbox.as_deref().map(|s| recipe::of(world, s));
+    let can = world.ports.runtime.abilities();
     let view = View {
         snapshot,
         sandbox: sandbox.as_deref(),
         observed: &observed,
         recipe: &recipe.unwrap_or_default(),
+        can,
         expired,
         now: world.now(),
     };
@@ -83,13 +85,19 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
         return Err(Done::Rest(left));
     };
     // A registry need not answer: not too many turns wait for one.
-    let _may_wait = match (&step, snapshot.spec.registry.is_some()) {
-        (Step::Publish(_) | Step::Capture, true) => {
+    let named = snapshot.spec.registry.is_some();
+    let far = match &step {
+        Step::Publish(_) => named,
+        Step::Capture => named || can.keeps != Keeps::Here,
+        Step::Freeze | Step::DeleteRecord => false,
+    };
+    let _may_wait = match far {
+        true => {
             let team = snapshot.metadata.namespace.as_ref();
             let entered = world.waiting.enter(team, world.options.workers);
             Some(entered.ok_or(Done::Rest(Some(registries::REST)))?)
         }
-        _ => None,
+        false => None,
     };
     let mut next = snapshot.clone();
     let failed = match (step, &sandbox) {
@@ -122,13 +130,16 @@ async fn advance(world: &World, snapshot: &SandboxSnapshot) -> Result<SandboxSna
             }
         }
         (Step::Capture, Some(sandbox)) => {
-            let capture = async {
-                let captured = world.ports.runtime.capture(fence_of(sandbox)).await?;
-                let secret = target(sandbox).and_then(|(_, secret)| secret);
-                let to = snapshot.spec.registry.as_deref();
-                let image = publish(world, &captured, to.map(|to| (to, secret))).await?;
-                Ok((captured, image))
-            };
+            // Where nothing can be frozen, this is what stops it.
+            if view.observed.runs() {
+                world.undrained(sandbox.uid());
+            }
+            let own = target(sandbox);
+            let named = snapshot.spec.registry.as_deref();
+            let named = named.map(|to| (to, own.and_then(|(_, secret)| secret)));
+            // What is not kept here goes where its sandbox's layers go, if it names no place.
+            let to = named.or(own.filter(|_| can.keeps != Keeps::Here));
+            let capture = capture(world, fence_of(sandbox), to);
             match within(world, capture).await {
                 Ok((captured, image)) => {
                     next.status = captured_as(view, &captured);
@@ -193,6 +204,7 @@ async fn publish_ready(
                 digest: container.digest.clone(),
                 size: container.size,
                 parent: container.parent.clone(),
+                published: None,
             };
             publish(world, &captured, Some((registry, secret))).await
         }

@@ -72,8 +72,12 @@ impl Runtime for Recording {
     ) -> Result<(), RuntimeError> {
         self.inner.set_network(fence, policy).await
     }
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
-        self.inner.capture(fence).await
+    async fn capture(
+        &self,
+        fence: Fence,
+        to: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError> {
+        self.inner.capture(fence, to).await
     }
     async fn publish(&self, layer: &Digest, to: &Publication) -> Result<Box<str>, RuntimeError> {
         self.published.lock().push((layer.clone(), to.clone()));

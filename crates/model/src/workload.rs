@@ -211,6 +211,12 @@ impl Observed {
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Present(facts) if facts.state == WorkloadState::Cut)
     }
+
+    /// Whether its processes run.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        matches!(self, Self::Present(facts) if facts.state == WorkloadState::Running)
+    }
 }
 
 /// What is seen of a workload.
@@ -343,4 +349,35 @@ pub struct Captured {
     pub size: u64,
     /// The layer it was captured on top of.
     pub parent: Option<Digest>,
+    /// The image it was published as, by digest, where capturing has done that, too.
+    pub published: Option<Box<str>>,
+}
+
+/// What not every runtime can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Processes can be stopped where they are, and be left so. Where they cannot, a capture stops
+    /// them itself and leaves them so, until they are thawed or removed.
+    pub freeze: bool,
+    /// Where captured layers are kept that nobody names a registry for.
+    pub keeps: Keeps,
+}
+
+/// Where captured layers are kept that nobody names a registry for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// On the machine they were captured on.
+    Here,
+    /// In a registry that the runtime was told of.
+    InRegistry,
+    /// Nowhere: they cannot be captured.
+    Nowhere,
+}
+
+impl Abilities {
+    /// What a runtime can that can do everything.
+    pub const ALL: Self = Self {
+        freeze: true,
+        keeps: Keeps::Here,
+    };
 }

@@ -24,7 +24,7 @@ use model::{
         DesiredState, IdleAction, OnTimeout, Operation, OperationState, SANDBOX_FINALIZER,
         SandboxSpec, SandboxStatus, Sleeps, SnapshotType, StopCause, StopReason, Stopped,
     },
-    workload::{Facts, Loss, Observed, WorkloadState},
+    workload::{Abilities, Facts, Loss, Observed, WorkloadState},
 };
 
 pub use origin::Base;
@@ -56,6 +56,8 @@ pub struct View<'a> {
     pub undrained: bool,
     /// Whether hooks are to be run before its owner hears of it.
     pub hooks: bool,
+    /// What its runtime can do.
+    pub can: Abilities,
     /// For stamping records; whether time is up is in `due`.
     pub now: Timestamp,
 }

@@ -2,7 +2,8 @@
 //!
 //! A snapshot freezes its sandbox, captures the writable layer and lets it go on. The two first
 //! steps happen in one turn of the sandbox's own lane, so nothing thaws it in between; if the turn
-//! dies half-way, the sandbox's own plan finds it frozen and thaws it.
+//! dies half-way, the sandbox's own plan finds it frozen and thaws it. Where the runtime cannot freeze,
+//! the capture does that, too.
 //!
 //! A snapshot is of one delivery: the one its spec names, and else the one that was there at the
 //! first look. It waits for that one as long as it may still run or sleep, and never captures
@@ -14,7 +15,7 @@ use model::{
     meta::{Condition, ConditionStatus, set_condition},
     sandbox::DesiredState,
     snapshot::{CapturedContainer, Recipe, SnapshotPhase, SnapshotStatus, Source},
-    workload::{Captured, Observed, WorkloadState},
+    workload::{Abilities, Captured, Keeps, Observed, WorkloadState},
 };
 
 use crate::{Plan, failure::MAX_ATTEMPTS};
@@ -40,6 +41,8 @@ pub struct View<'a> {
     pub observed: &'a Observed,
     /// What that sandbox is made of.
     pub recipe: &'a Recipe,
+    /// What the runtime can do.
+    pub can: Abilities,
     /// Whether its time to be kept is over.
     pub expired: bool,
     /// For stamping records.
@@ -85,8 +88,9 @@ pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
     match standing(sandbox, view.observed) {
         Standing::Sleeps(layer) => {
             let mut status = captured_as(view, &layer);
-            // Where its own spec names no registry, it is had from where its sandbox has it from.
-            if snapshot.spec.registry.is_none() {
+            // Where its own spec names no registry, or nothing of it is here any more, it is had from
+            // where its sandbox has it from.
+            if snapshot.spec.registry.is_none() || view.can.keeps != Keeps::Here {
                 status.image = sandbox.status.snapshot_image.clone();
                 status.image_pull_secret_name = status.image.as_ref().and(pull_secret(sandbox));
             }
@@ -110,7 +114,10 @@ pub fn plan_snapshot(view: View<'_>) -> Plan<Step> {
                 "its sandbox can be captured",
             )
         }
-        Standing::Runs => Plan::step(Step::Freeze, "its sandbox must stand still"),
+        Standing::Runs if view.can.freeze => {
+            Plan::step(Step::Freeze, "its sandbox must stand still")
+        }
+        Standing::Runs => Plan::step(Step::Capture, "its sandbox stands still for it"),
         Standing::Frozen => Plan::step(Step::Capture, "its sandbox stands still"),
     }
 }
@@ -156,6 +163,7 @@ fn standing(sandbox: &Sandbox, observed: &Observed) -> Standing {
             digest: layer.clone(),
             size: sandbox.status.snapshot_size,
             parent: None,
+            published: None,
         });
     }
     match (phase, observed) {
@@ -193,8 +201,9 @@ fn standing(sandbox: &Sandbox, observed: &Observed) -> Standing {
 pub fn captured_as(view: View<'_>, captured: &Captured) -> SnapshotStatus {
     let mut status = becomes(view, SnapshotPhase::Ready, "");
     status.captured_at = Some(view.now);
+    status.image.clone_from(&captured.published);
     status.recipe = Some(Box::new(view.recipe.clone()));
-    let pushed = view.snapshot.spec.registry.is_some();
+    let pushed = view.snapshot.spec.registry.is_some() || captured.published.is_some();
     status.image_pull_secret_name = view.sandbox.filter(|_| pushed).and_then(pull_secret);
     status.containers = vec![CapturedContainer {
         name: MAIN_CONTAINER.into(),

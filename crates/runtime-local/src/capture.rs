@@ -45,6 +45,7 @@ impl Engine {
                 digest,
                 size,
                 parent: workload.record.layer,
+                published: None,
             })
         })
     }

@@ -241,7 +241,11 @@ impl Runtime for LocalRuntime {
             .await
     }
 
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+    async fn capture(
+        &self,
+        fence: Fence,
+        _: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError> {
         self.run(move |engine| engine.capture(fence)).await
     }
 

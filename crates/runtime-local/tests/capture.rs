@@ -75,7 +75,7 @@ async fn what_is_restored_is_what_was_captured() {
     assert!(before.contains("user.a=b"), "{before}");
     let owner = fs::metadata(host.upper(at.uid)).unwrap().uid();
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
 
     let from = WorkloadSpec {
@@ -96,7 +96,7 @@ async fn what_is_restored_is_what_was_captured() {
     assert_eq!(before.lines().count(), after.lines().count());
 
     host.runtime().freeze(again).await.unwrap();
-    let twice = host.runtime().capture(again).await.unwrap();
+    let twice = host.runtime().capture(again, None).await.unwrap();
     assert_eq!(twice.parent, Some(captured.digest));
     host.runtime().delete(again).await.unwrap();
 }
@@ -108,7 +108,7 @@ async fn a_damaged_layer_starts_nothing() {
     host.runtime().create(at, &spec()).await.unwrap();
     host.sh(at.uid, "head -c 100000 /dev/zero > /home/user/zeroes");
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     let hex = captured.digest.as_str().trim_start_matches("sha256:");
     let file = host.data.join("layers/sha256").join(hex);

@@ -86,7 +86,7 @@ async fn a_limited_disk_is_captured_restored_and_found_again() {
     host.runtime().create(at, &limited(32)).await.unwrap();
     host.sh(at.uid, "echo kept > /home/user/file; rm -rf /srv; sync");
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.reopen();
     host.runtime().thaw(at).await.unwrap();
     assert_eq!(host.sh(at.uid, "cat /home/user/file"), "kept\n");

@@ -211,7 +211,7 @@ async fn a_captured_layer_goes_on_over_the_image_it_was_captured_on() {
     sh(&host, at.uid, "echo mine > /mine");
     let origin = host.runtime().origin(at.uid);
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     // The name leads elsewhere by now, and a sweep has been.
     images
@@ -268,7 +268,7 @@ async fn a_layer_over_the_hosts_programs_goes_on_only_over_the_same_ones() {
     };
     assert_eq!(host.runtime().base_origin(), host.runtime().origin(at.uid));
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     let from = WorkloadSpec {
         from: Some(captured.digest.clone()),
@@ -395,7 +395,7 @@ async fn a_layer_that_was_published_goes_on_where_only_the_registry_is_known() {
     here.runtime().create(at, &on(&name)).await.unwrap();
     here.sh(at.uid, "echo kept > /kept; rm /etc/name; mkdir -p /a/b");
     here.runtime().freeze(at).await.unwrap();
-    let captured = here.runtime().capture(at).await.unwrap();
+    let captured = here.runtime().capture(at, None).await.unwrap();
     here.runtime().delete(at).await.unwrap();
 
     let mut to = Publication {
@@ -447,7 +447,7 @@ async fn a_layer_that_was_published_goes_on_where_only_the_registry_is_known() {
     // It is written on as any other: image and one layer.
     there.sh(at.uid, "echo more > /more");
     there.runtime().freeze(at).await.unwrap();
-    let again = there.runtime().capture(at).await.unwrap();
+    let again = there.runtime().capture(at, None).await.unwrap();
     assert_eq!(again.parent, Some(captured.digest));
     there.runtime().delete(at).await.unwrap();
 }
@@ -473,7 +473,7 @@ async fn a_layer_over_the_hosts_programs_is_published_nowhere() {
     let at = fence(1, 1);
     host.runtime().create(at, &spec()).await.unwrap();
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     let to = Publication {
         registry: "127.0.0.1:1".into(),

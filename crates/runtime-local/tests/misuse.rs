@@ -149,7 +149,7 @@ async fn a_hundred_thousand_files_are_captured_and_removed() {
         .run(pair.at.uid, 0, &["/usr/bin/python3", "-c", make]);
     assert_eq!(reply.code, 0, "{}", reply.output);
     pair.host.runtime().freeze(pair.at).await.unwrap();
-    let captured = pair.host.runtime().capture(pair.at).await.unwrap();
+    let captured = pair.host.runtime().capture(pair.at, None).await.unwrap();
     assert!(captured.size > 100_000 * 512);
     pair.goes_on().await;
 }

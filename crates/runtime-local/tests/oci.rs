@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use model::{Epoch, Uid, hook::Hook, sandbox::NetworkPolicy, template::RuntimeClass};
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Runtime, RuntimeError, WorkloadSpec,
+    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Publication, Runtime, RuntimeError,
+    WorkloadSpec,
     WorkloadState,
 };
 use runtime_local::{LocalRuntime, Step};
@@ -71,8 +72,12 @@ impl Runtime for ByRunc {
     ) -> Result<(), RuntimeError> {
         self.0.set_network(fence, policy).await
     }
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
-        self.0.capture(fence).await
+    async fn capture(
+        &self,
+        fence: Fence,
+        to: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError> {
+        self.0.capture(fence, to).await
     }
     async fn reset(&self, fence: Fence, to: Option<&Outfit>) -> Result<(), RuntimeError> {
         self.0.reset(fence, to).await
@@ -180,7 +185,7 @@ async fn a_layer_moves_between_classes() {
     let make = "rm -rf /etc/ssl; echo kept > /home/user/file; chown 1000:100 /home/user/file; ln /home/user/file /opt/hard";
     host.sh(at.uid, make);
     host.runtime().freeze(at).await.unwrap();
-    let captured = host.runtime().capture(at).await.unwrap();
+    let captured = host.runtime().capture(at, None).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     for class in [RuntimeClass::Native, RuntimeClass::Runc] {
         let again = WorkloadSpec {

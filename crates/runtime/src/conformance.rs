@@ -6,8 +6,8 @@
 use model::{Epoch, Generation, OperationId, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy};
 
 use crate::{
-    Arming, Boot, Booting, Facts, Fence, Observed, Publication, Published, Runtime, RuntimeError,
-    WorkloadSpec, WorkloadState,
+    Arming, Boot, Booting, Captured, Facts, Fence, Observed, Publication, Published, Runtime,
+    RuntimeError, WorkloadSpec, WorkloadState,
 };
 
 /// Runs the whole suite. `images` must name something the backend can start.
@@ -15,16 +15,29 @@ use crate::{
 /// # Panics
 /// If a sentence of the port does not hold.
 pub async fn run(runtime: &dyn Runtime, images: StringMap) {
+    run_with(runtime, images, None).await;
+}
+
+/// Runs the whole suite on a backend that may need a registry for captured layers.
+///
+/// # Panics
+/// If a sentence of the port does not hold.
+pub async fn run_with(runtime: &dyn Runtime, images: StringMap, to: Option<&Publication>) {
     let spec = WorkloadSpec {
         images,
         ..WorkloadSpec::default()
     };
     what_is_not_there_is_absent(runtime).await;
     creating_twice_gives_one_workload(runtime, &spec).await;
-    freezing_and_thawing_are_idempotent(runtime, &spec).await;
+    if runtime.abilities().freeze {
+        freezing_and_thawing_are_idempotent(runtime, &spec).await;
+        only_a_frozen_workload_can_be_captured(runtime, &spec).await;
+    } else {
+        what_cannot_be_frozen_says_so(runtime, &spec).await;
+        a_capture_leaves_what_ran_frozen(runtime, &spec, to).await;
+    }
     arming_shows_in_the_facts(runtime, &spec).await;
-    only_a_frozen_workload_can_be_captured(runtime, &spec).await;
-    a_capture_can_be_continued_from(runtime, &spec).await;
+    a_capture_can_be_continued_from(runtime, &spec, to).await;
     an_older_fence_is_refused(runtime, &spec).await;
     deleting_twice_is_deleting_once(runtime, &spec).await;
     a_reset_workload_is_armed_for_nobody(runtime, &spec).await;
@@ -38,13 +51,41 @@ pub async fn run(runtime: &dyn Runtime, images: StringMap) {
 /// # Panics
 /// If a sentence of the port does not hold.
 pub async fn run_commands(runtime: &dyn Runtime, images: StringMap) {
+    run_commands_with(runtime, images, None).await;
+}
+
+/// The same on a backend that may need a registry for captured layers.
+///
+/// # Panics
+/// If a sentence of the port does not hold.
+pub async fn run_commands_with(runtime: &dyn Runtime, images: StringMap, to: Option<&Publication>) {
     let spec = WorkloadSpec {
         images,
         ..WorkloadSpec::default()
     };
     what_has_no_commands_is_up_at_once(runtime, &spec).await;
     commands_bring_it_up_once_for_each_start_of_its_processes(runtime, &spec).await;
-    a_cold_start_runs_its_commands_again(runtime, &spec).await;
+    a_cold_start_runs_its_commands_again(runtime, &spec, to).await;
+}
+
+/// Stops a workload where that can be done without a capture.
+async fn stop(runtime: &dyn Runtime, at: Fence) {
+    if runtime.abilities().freeze {
+        runtime.freeze(at).await.expect("freeze");
+    }
+}
+
+/// What goes on from a layer that was captured.
+fn continued(spec: &WorkloadSpec, captured: Captured) -> WorkloadSpec {
+    let published = captured.published.map(|image| {
+        let secret = None;
+        Box::new(Published { image, secret })
+    });
+    WorkloadSpec {
+        from: Some(captured.digest),
+        published,
+        ..spec.clone()
+    }
 }
 
 fn with_commands(spec: &WorkloadSpec) -> WorkloadSpec {
@@ -114,17 +155,19 @@ async fn commands_bring_it_up_once_for_each_start_of_its_processes(
         let hooked = facts(runtime, at.uid).await.hooked.expect("they were run");
         assert_eq!((hooked.epoch, hooked.failed), (Epoch(1), Vec::new()));
     }
-    runtime.freeze(at).await.expect("freeze");
-    let asleep = runtime.boot(at).await;
-    assert!(
-        matches!(asleep, Err(RuntimeError::WrongState { .. })),
-        "{asleep:?}"
-    );
-    runtime.thaw(at).await.expect("thaw");
-    assert!(
-        facts(runtime, at.uid).await.booted,
-        "thawing starts nothing again"
-    );
+    if runtime.abilities().freeze {
+        runtime.freeze(at).await.expect("freeze");
+        let asleep = runtime.boot(at).await;
+        assert!(
+            matches!(asleep, Err(RuntimeError::WrongState { .. })),
+            "{asleep:?}"
+        );
+        runtime.thaw(at).await.expect("thaw");
+        assert!(
+            facts(runtime, at.uid).await.booted,
+            "thawing starts nothing again"
+        );
+    }
     runtime.reset(at, None).await.expect("reset");
     assert!(!facts(runtime, at.uid).await.booted, "a reset starts anew");
     boot(runtime, at).await;
@@ -134,18 +177,19 @@ async fn commands_bring_it_up_once_for_each_start_of_its_processes(
     runtime.delete(at).await.expect("delete");
 }
 
-async fn a_cold_start_runs_its_commands_again(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+async fn a_cold_start_runs_its_commands_again(
+    runtime: &dyn Runtime,
+    spec: &WorkloadSpec,
+    to: Option<&Publication>,
+) {
     let at = fence(23, 1, 1);
     let spec = with_commands(spec);
     runtime.create(at, &spec).await.expect("create");
     boot(runtime, at).await;
-    runtime.freeze(at).await.expect("freeze");
-    let captured = runtime.capture(at).await.expect("capture");
+    stop(runtime, at).await;
+    let captured = runtime.capture(at, to).await.expect("capture");
     runtime.delete(at).await.expect("delete");
-    let from = WorkloadSpec {
-        from: Some(captured.digest),
-        ..spec
-    };
+    let from = continued(&spec, captured);
     let later = fence(23, 2, 1);
     let resumed = runtime.create(later, &from).await.expect("create");
     assert!(!resumed.booted, "its processes are new");
@@ -170,7 +214,7 @@ pub async fn run_published(
     let at = fence(20, 1, 1);
     here.create(at, &spec).await.expect("create");
     here.freeze(at).await.expect("freeze");
-    let captured = here.capture(at).await.expect("capture");
+    let captured = here.capture(at, None).await.expect("capture");
     here.delete(at).await.expect("delete");
     let to = Publication {
         registry: registry.into(),
@@ -301,24 +345,23 @@ async fn a_network_policy_shows_in_the_facts(runtime: &dyn Runtime, spec: &Workl
         let seen = facts(runtime, at.uid).await.network;
         assert_eq!(seen.as_deref(), wanted.as_ref());
     }
-    runtime.freeze(at).await.expect("freeze");
+    stop(runtime, at).await;
     let wanted = policy(false);
     runtime
         .set_network(at, Some(&wanted))
         .await
         .expect("a frozen one too");
     let seen = facts(runtime, at.uid).await;
-    assert_eq!(
-        (seen.state, seen.network.as_deref()),
-        (WorkloadState::Frozen, Some(&wanted))
-    );
+    assert_eq!(seen.network.as_deref(), Some(&wanted));
+    let frozen = seen.state == WorkloadState::Frozen;
+    assert_eq!(frozen, runtime.abilities().freeze, "it goes on as it was");
     runtime.delete(at).await.expect("delete");
 }
 
 async fn only_a_frozen_workload_can_be_captured(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     let at = fence(5, 1, 1);
     runtime.create(at, spec).await.expect("create");
-    let refused = runtime.capture(at).await;
+    let refused = runtime.capture(at, None).await;
     assert!(
         matches!(refused, Err(RuntimeError::WrongState { .. })),
         "{refused:?}"
@@ -326,12 +369,44 @@ async fn only_a_frozen_workload_can_be_captured(runtime: &dyn Runtime, spec: &Wo
     runtime.delete(at).await.expect("delete");
 }
 
-async fn a_capture_can_be_continued_from(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+async fn what_cannot_be_frozen_says_so(runtime: &dyn Runtime, spec: &WorkloadSpec) {
+    let at = fence(3, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    let refused = runtime.freeze(at).await;
+    assert!(
+        matches!(refused, Err(RuntimeError::Impossible { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(facts(runtime, at.uid).await.state, WorkloadState::Running);
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_capture_leaves_what_ran_frozen(
+    runtime: &dyn Runtime,
+    spec: &WorkloadSpec,
+    to: Option<&Publication>,
+) {
+    let at = fence(5, 1, 1);
+    runtime.create(at, spec).await.expect("create");
+    runtime.capture(at, to).await.expect("capture");
+    assert_eq!(facts(runtime, at.uid).await.state, WorkloadState::Frozen);
+    for _ in 0..2 {
+        runtime.thaw(at).await.expect("thaw");
+        assert_eq!(facts(runtime, at.uid).await.state, WorkloadState::Running);
+    }
+    runtime.delete(at).await.expect("delete");
+}
+
+async fn a_capture_can_be_continued_from(
+    runtime: &dyn Runtime,
+    spec: &WorkloadSpec,
+    to: Option<&Publication>,
+) {
     let at = fence(6, 1, 1);
     runtime.create(at, spec).await.expect("create");
-    runtime.freeze(at).await.expect("freeze");
-    let captured = runtime.capture(at).await.expect("capture");
-    let again = runtime.capture(at).await.expect("capture again");
+    stop(runtime, at).await;
+    let captured = runtime.capture(at, to).await.expect("capture");
+    let again = runtime.capture(at, to).await.expect("capture again");
     assert_eq!(
         captured.digest, again.digest,
         "the same content has the same digest"
@@ -342,10 +417,7 @@ async fn a_capture_can_be_continued_from(runtime: &dyn Runtime, spec: &WorkloadS
         "a capture thaws nothing"
     );
     runtime.delete(at).await.expect("delete");
-    let from = WorkloadSpec {
-        from: Some(captured.digest),
-        ..spec.clone()
-    };
+    let from = continued(spec, captured);
     let resumed = runtime
         .create(fence(6, 2, 1), &from)
         .await
@@ -357,35 +429,39 @@ async fn a_capture_can_be_continued_from(runtime: &dyn Runtime, spec: &WorkloadS
 
 async fn an_older_fence_is_refused(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     runtime.create(fence(7, 2, 1), spec).await.expect("create");
-    runtime
-        .freeze(fence(7, 3, 1))
-        .await
-        .expect("freeze by a newer intent");
+    newer(runtime, fence(7, 3, 1)).await;
     let late = runtime.thaw(fence(7, 2, 9)).await;
     assert!(
         matches!(late, Err(RuntimeError::Stale(_))),
         "an older generation: {late:?}"
     );
-    runtime
-        .freeze(fence(7, 3, 2))
-        .await
-        .expect("freeze by a newer operation");
+    newer(runtime, fence(7, 3, 2)).await;
     let late = runtime.thaw(fence(7, 3, 1)).await;
     assert!(
         matches!(late, Err(RuntimeError::Stale(_))),
         "an older operation: {late:?}"
     );
-    assert_eq!(
-        facts(runtime, fence(7, 0, 0).uid).await.state,
-        WorkloadState::Frozen
-    );
+    let state = match runtime.abilities().freeze {
+        true => WorkloadState::Frozen,
+        false => WorkloadState::Running,
+    };
+    assert_eq!(facts(runtime, fence(7, 0, 0).uid).await.state, state);
     runtime.delete(fence(7, 4, 1)).await.expect("delete");
+}
+
+/// Some call of a newer intent or operation.
+async fn newer(runtime: &dyn Runtime, at: Fence) {
+    let called = match runtime.abilities().freeze {
+        true => runtime.freeze(at).await,
+        false => runtime.thaw(at).await,
+    };
+    called.expect("a newer call");
 }
 
 async fn deleting_twice_is_deleting_once(runtime: &dyn Runtime, spec: &WorkloadSpec) {
     let at = fence(8, 1, 1);
     runtime.create(at, spec).await.expect("create");
-    runtime.freeze(at).await.expect("freeze");
+    stop(runtime, at).await;
     runtime
         .delete(at)
         .await

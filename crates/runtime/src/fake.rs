@@ -18,10 +18,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    Arming, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Observed, Outfit,
-    Publication, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
+    Abilities, Arming, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Keeps,
+    Observed, Outfit, Publication, Runtime, RuntimeError, WorkloadSpec, WorkloadState,
 };
 
+/// The registry of a runtime that keeps layers in one.
+const OWN_REGISTRY: &str = "fake.example/layers";
 /// How long a call of [`Runtime::boot`] waits for what is slow.
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -87,6 +89,7 @@ type Hook = Box<dyn FnMut(Call, Option<Uid>) -> CallFault + Send>;
 pub struct FakeRuntime {
     inner: Arc<Inner>,
     registry: FakeRegistry,
+    abilities: Abilities,
     /// Owns what goes on after a caller has left.
     tasks: Tasks,
 }
@@ -97,6 +100,14 @@ pub struct FakeRuntime {
 pub struct FakeRegistry(Arc<Mutex<Layers>>);
 
 type Layers = BTreeMap<Box<str>, (Digest, Vec<Epoch>)>;
+
+impl FakeRegistry {
+    fn traces_in(&self, digest: &Digest) -> Option<Vec<Epoch>> {
+        let layers = self.0.lock();
+        let found = layers.values().find(|(layer, _)| layer == digest);
+        found.map(|(_, traces)| traces.clone())
+    }
+}
 
 #[derive(Default)]
 struct Inner {
@@ -165,8 +176,16 @@ impl FakeRuntime {
         Self {
             inner: Arc::default(),
             registry: FakeRegistry::default(),
+            abilities: Abilities::ALL,
             tasks,
         }
+    }
+
+    /// That can do no more than this.
+    #[must_use]
+    pub fn able(mut self, abilities: Abilities) -> Self {
+        self.abilities = abilities;
+        self
     }
 
     /// With a registry that others may share.
@@ -229,7 +248,8 @@ impl FakeRuntime {
     /// The deliveries whose traces are in a captured layer, if it is there.
     #[must_use]
     pub fn traces_in(&self, digest: &Digest) -> Option<Vec<Epoch>> {
-        self.inner.world.lock().layers.get(digest).cloned()
+        let here = self.inner.world.lock().layers.get(digest).cloned();
+        here.or_else(|| self.registry.traces_in(digest))
     }
 
     /// What a workload is now, whatever the faults; nothing if it is not whole.
@@ -243,7 +263,7 @@ impl FakeRuntime {
     /// Whether a captured layer is there.
     #[must_use]
     pub fn has_layer(&self, digest: &Digest) -> bool {
-        self.inner.world.lock().layers.contains_key(digest)
+        self.traces_in(digest).is_some()
     }
 
     fn fault(&self, call: Call, uid: Option<Uid>) -> CallFault {
@@ -632,9 +652,21 @@ impl Runtime for FakeRuntime {
         .await
     }
 
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
     async fn freeze(&self, fence: Fence) -> Result<(), RuntimeError> {
+        let can = self.abilities.freeze;
         self.perform(Call::Freeze, fence, move |world| {
-            world.find(fence.uid)?.facts.state = WorkloadState::Frozen;
+            let workload = world.find(fence.uid)?;
+            if !can {
+                return Err(RuntimeError::Impossible {
+                    field: "pausePolicy.snapshotType",
+                    reason: "this runtime cannot freeze".into(),
+                });
+            }
+            workload.facts.state = WorkloadState::Frozen;
             Ok(())
         })
         .await
@@ -679,13 +711,19 @@ impl Runtime for FakeRuntime {
         .await
     }
 
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
+    async fn capture(
+        &self,
+        fence: Fence,
+        to: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError> {
+        let (abilities, registry) = (self.abilities, self.registry.clone());
+        let to = to.map(|to| to.registry.clone());
         self.perform(Call::Capture, fence, move |world| {
             let workload = match world.workloads.get_mut(&fence.uid) {
                 Some(cut) if cut.facts.state == WorkloadState::Cut && !cut.partial => cut,
                 Some(_) | None => world.find(fence.uid)?,
             };
-            if workload.facts.state == WorkloadState::Running {
+            if workload.facts.state == WorkloadState::Running && abilities.freeze {
                 let (uid, state) = (fence.uid, "running");
                 return Err(RuntimeError::WrongState {
                     uid,
@@ -693,16 +731,40 @@ impl Runtime for FakeRuntime {
                     needs: "freeze it",
                 });
             }
+            let to = match (abilities.keeps, to) {
+                (Keeps::Here, _) => None,
+                (Keeps::InRegistry | Keeps::Nowhere, Some(to)) => Some(to),
+                (Keeps::InRegistry, None) => Some(OWN_REGISTRY.into()),
+                (Keeps::Nowhere, None) => {
+                    return Err(RuntimeError::Impossible {
+                        field: "snapshotRegistry",
+                        reason: "this runtime keeps no layers: name a registry".into(),
+                    });
+                }
+            };
+            if workload.facts.state == WorkloadState::Running {
+                workload.facts.state = WorkloadState::Frozen;
+            }
             let content = fence.uid.to_u128() ^ u128::from(workload.writes);
             let digest = Digest::new(format!("sha256:{:032x}{content:032x}", 0))
                 .map_err(|e| RuntimeError::Failed(e.to_string().into()))?;
-            let captured = Captured {
+            let mut captured = Captured {
                 digest: digest.clone(),
                 size: workload.writes * 4096,
                 parent: workload.facts.layer.clone(),
+                published: None,
             };
             let traces = workload.traces.clone();
-            world.layers.insert(digest, traces);
+            match to {
+                None => {
+                    world.layers.insert(digest, traces);
+                }
+                Some(to) => {
+                    let image: Box<str> = format!("{to}@{digest}").into();
+                    captured.published = Some(image.clone());
+                    registry.0.lock().insert(image, (digest, traces));
+                }
+            }
             Ok(captured)
         })
         .await

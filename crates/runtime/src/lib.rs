@@ -12,10 +12,12 @@
 //! | [`error`] | what can go wrong |
 //! | [`fake`] | a runtime in memory that can be slow, fail half-way, lie and lose things |
 //! | [`conformance`] | what every runtime must pass |
+//! | [`node`] | what is said to and by those who work on the nodes of a cluster |
 
 pub mod conformance;
 pub mod error;
 pub mod fake;
+pub mod node;
 
 use std::{fmt::Debug, os::fd::OwnedFd};
 
@@ -26,8 +28,9 @@ use model::{
 
 pub use error::{IMAGES, RuntimeError};
 pub use model::workload::{
-    Arming, Boot, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Observed,
-    Loss, Outfit, Publication, Published, Secret, Whose, WorkloadSpec, WorkloadState,
+    Abilities, Arming, Boot, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked,
+    Keeps, Loss, Observed, Outfit, Publication, Published, Secret, Whose, WorkloadSpec,
+    WorkloadState,
 };
 
 /// Runs workloads.
@@ -88,8 +91,21 @@ pub trait Runtime: Send + Sync + Debug {
         policy: Option<&NetworkPolicy>,
     ) -> Result<(), RuntimeError>;
 
+    /// What this runtime can do of what not every one can.
+    fn abilities(&self) -> Abilities {
+        Abilities::ALL
+    }
+
     /// Keeps the writable layer of a frozen workload. When this returns, it is durable.
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError>;
+    ///
+    /// A runtime that cannot freeze stops a workload that runs itself, and leaves it frozen if it
+    /// succeeds. One that keeps no layers itself brings it to the registry of `to` and says so in what
+    /// it answers; others need not look at `to`, and leave that to [`Runtime::publish`].
+    async fn capture(
+        &self,
+        fence: Fence,
+        to: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError>;
 
     /// Brings a captured layer to a registry, as an image that lies on what it was captured on.
     /// Answers the image's name, by digest. It goes on when its caller has left, and asking again

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use kit::Clock;
 use model::{Digest, Generation, OperationId, Uid, hook::Hook, sandbox::NetworkPolicy};
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Runtime, RuntimeError, WorkloadSpec,
-    fake::FakeRuntime,
+    Abilities, Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Publication, Runtime,
+    RuntimeError, WorkloadSpec, fake::FakeRuntime,
 };
 
 /// A defect.
@@ -158,8 +158,16 @@ impl Runtime for PlantedRuntime {
         self.inner.set_network(self.fence(fence), policy).await
     }
 
-    async fn capture(&self, fence: Fence) -> Result<Captured, RuntimeError> {
-        let mut captured = self.inner.capture(self.fence(fence)).await?;
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+
+    async fn capture(
+        &self,
+        fence: Fence,
+        to: Option<&Publication>,
+    ) -> Result<Captured, RuntimeError> {
+        let mut captured = self.inner.capture(self.fence(fence), to).await?;
         if self.plant == Some(Plant::LostLayer) {
             let nowhere = format!("sha256:{:064x}", fence.uid.to_u128());
             captured.digest = Digest::new(nowhere).unwrap_or(captured.digest);

@@ -8,7 +8,7 @@ use kit::{Backoff, Clock, Entropy, ManualClock, Tasks};
 use model::SandboxId;
 use parking_lot::Mutex;
 use routes::Message;
-use runtime::fake::FakeRuntime;
+use runtime::{Abilities, Keeps, fake::FakeRuntime};
 use store::{Store, memory::MemoryStore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,17 @@ pub fn run(seed: u64, size: Size, plant: Option<Plant>) -> Outcome {
     })
 }
 
+/// In every fourth world nothing can be frozen and no layer is kept on the machine, as with Pods.
+const fn abilities(seed: u64) -> Abilities {
+    match seed % 4 {
+        3 => Abilities {
+            freeze: false,
+            keeps: Keeps::InRegistry,
+        },
+        _ => Abilities::ALL,
+    }
+}
+
 struct World {
     entropy: Arc<Entropy>,
     clock: Arc<ManualClock>,
@@ -101,7 +112,7 @@ impl World {
             Arc::clone(&as_clock),
             Arc::clone(&entropy),
         ));
-        let runtime = Arc::new(FakeRuntime::new(tasks.child()));
+        let runtime = Arc::new(FakeRuntime::new(tasks.child()).able(abilities(seed)));
         let checker = Arc::new(Checker::new(Arc::clone(&as_clock), Arc::clone(&runtime)));
         let author = Author::default();
         let (seen_by, who) = (Arc::clone(&checker), author.clone());

@@ -135,7 +135,7 @@ impl Bench {
         let begun = Instant::now();
         let digest = self.threads.block_on(async {
             self.runtime.freeze(at).await?;
-            let captured = self.runtime.capture(at).await?;
+            let captured = self.runtime.capture(at, None).await?;
             Ok::<_, runtime::RuntimeError>(captured.digest)
         })?;
         Ok((begun.elapsed(), digest))

@@ -1,10 +1,13 @@
 //! Falling asleep, sleeping and waking, on either rung.
+//!
+//! Where the runtime cannot freeze there is one rung: a capture stops the processes itself, and they
+//! are let go on only if the pause is called off.
 
 use model::{
     event::Severity,
     lifecycle::{OperationKind, Phase},
     sandbox::{DesiredState, OperationState, SnapshotType},
-    workload::{Captured, Facts, Observed, WorkloadState},
+    workload::{Captured, Facts, Keeps, Observed, WorkloadState},
 };
 
 use super::{
@@ -13,6 +16,9 @@ use super::{
 };
 use crate::{Plan, failure::after_failure};
 
+const TO_SLEEP: &str = "it should sleep";
+const NO_PLACE: &str = "pausePolicy.snapshotRegistry: nothing here keeps the files of a sandbox that \
+                        sleeps: name a registry for them, there or in the server's settings";
 const UNDRAINED: &str = "it was frozen before what is inside could end";
 
 pub(super) fn running(view: View<'_>) -> Plan<Step> {
@@ -31,15 +37,21 @@ pub(super) fn running(view: View<'_>) -> Plan<Step> {
             // The workload decides: it runs, so that is what is wanted from here on.
             Plan::step(Step::Intend(Intent::Resume), "it could not be put to sleep")
         }
+        (DesiredState::Paused, _) if rung(view) == SnapshotType::Rootfs && !has_place(view) => {
+            let status = after_failure(view.sandbox, &Step::Capture, NO_PLACE, true, view.now);
+            let note = note(Severity::Warning, "PauseFailed", NO_PLACE);
+            let publish = Step::Publish(Box::new(status), Some(note));
+            Plan::step(publish, "there is no place for its files")
+        }
         (DesiredState::Paused, _) if rung(view) == SnapshotType::Rootfs => {
             let status = begin(view, OperationKind::Pause, Phase::Pausing);
-            Plan::step(Step::Publish(status, None), "it should sleep")
+            Plan::step(Step::Publish(status, None), TO_SLEEP)
         }
         (DesiredState::Paused, WorkloadState::Frozen) if view.undrained => {
             Plan::step(Step::Thaw, UNDRAINED)
         }
         (DesiredState::Paused, WorkloadState::Frozen) => asleep(view, None),
-        (DesiredState::Paused, _) => Plan::step(Step::Freeze, "it should sleep"),
+        (DesiredState::Paused, _) => Plan::step(Step::Freeze, TO_SLEEP),
     }
 }
 
@@ -84,7 +96,7 @@ pub(super) fn pausing(view: View<'_>) -> Plan<Step> {
         (false, WorkloadState::Frozen) => {
             Plan::step(Step::Capture, "it sleeps without its processes")
         }
-        (false, _) => Plan::step(Step::Freeze, "it should sleep"),
+        (false, _) => Plan::step(stop_it(view), TO_SLEEP),
     }
 }
 
@@ -124,9 +136,12 @@ pub(super) fn paused(view: View<'_>) -> Plan<Step> {
                 Step::Capture,
                 "it has slept long enough to give up its memory",
             ),
+            WorkloadState::Frozen if !view.can.freeze && may_try_to_sleep(view) => {
+                Plan::step(Step::Capture, "it cannot be kept frozen any more")
+            }
             WorkloadState::Frozen => Plan::rest("it sleeps as wanted"),
             WorkloadState::Running | WorkloadState::Cut | WorkloadState::Exited { .. } => {
-                Plan::step(Step::Freeze, "it should sleep")
+                Plan::step(stop_it(view), TO_SLEEP)
             }
         },
         (DesiredState::Paused, Observed::Absent | Observed::Coming | Observed::Partial) => {
@@ -211,10 +226,26 @@ pub(super) fn may_try_to_sleep(view: View<'_>) -> bool {
     !failed || view.due.retry
 }
 
+/// How deep it sleeps.
 pub(super) fn rung(view: View<'_>) -> SnapshotType {
-    view.sandbox
-        .spec
-        .pause_policy
-        .as_ref()
-        .map_or(SnapshotType::Freeze, |p| p.snapshot_type)
+    if !view.can.freeze {
+        return SnapshotType::Rootfs;
+    }
+    let policy = view.sandbox.spec.pause_policy.as_ref();
+    policy.map_or(SnapshotType::Freeze, |policy| policy.snapshot_type)
+}
+
+/// What stops its processes where they are.
+const fn stop_it(view: View<'_>) -> Step {
+    match view.can.freeze {
+        true => Step::Freeze,
+        false => Step::Capture,
+    }
+}
+
+/// Whether there is somewhere to keep its files.
+fn has_place(view: View<'_>) -> bool {
+    let policy = view.sandbox.spec.pause_policy.as_ref();
+    view.can.keeps != Keeps::Nowhere
+        || policy.is_some_and(|policy| policy.snapshot_registry.is_some())
 }

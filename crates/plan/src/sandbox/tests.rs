@@ -5,6 +5,7 @@ mod closing;
 mod delivery;
 mod lease;
 mod life;
+mod losses;
 mod origins;
 mod rules;
 mod world;
@@ -118,6 +119,7 @@ fn next(sandbox: &Sandbox, observed: &Observed, due: Due, recycle: RecyclePolicy
         recycle,
         undrained: false,
         hooks: false,
+        can: Abilities::ALL,
         now: T0,
     })
 }

@@ -74,6 +74,7 @@ fn view<'a>(
         sandbox,
         observed,
         recipe: &PLAIN,
+        can: Abilities::ALL,
         expired: false,
         now: T0,
     }
@@ -222,6 +223,7 @@ struct World {
     snapshot: SandboxSnapshot,
     sandbox: Sandbox,
     workload: Observed,
+    can: Abilities,
     /// Steps until whoever performs them dies.
     life: usize,
 }
@@ -241,7 +243,10 @@ impl World {
     /// A turn of the snapshot in its sandbox's lane, until it rests or whoever does it dies.
     fn turn(&mut self) {
         for _ in 0..10 {
-            let mut plan = plan_snapshot(view(&self.snapshot, Some(&self.sandbox), &self.workload));
+            let mut plan = plan_snapshot(View {
+                can: self.can,
+                ..view(&self.snapshot, Some(&self.sandbox), &self.workload)
+            });
             let Some(step) = plan.steps.pop() else {
                 return;
             };
@@ -249,6 +254,9 @@ impl World {
                 Step::Publish(status) => self.snapshot.status = *status,
                 Step::Freeze => self.workload_becomes(WorkloadState::Frozen),
                 Step::Capture => {
+                    if !self.can.freeze {
+                        self.workload_becomes(WorkloadState::Frozen);
+                    }
                     assert_eq!(self.workload, seen(WorkloadState::Frozen));
                     if self.dies() {
                         return;
@@ -257,6 +265,7 @@ impl World {
                         digest: layer(2),
                         size: 1,
                         parent: None,
+                        published: None,
                     };
                     let view = view(&self.snapshot, Some(&self.sandbox), &self.workload);
                     self.snapshot.status = captured_as(view, &captured);
@@ -281,6 +290,7 @@ impl World {
                 recycle: model::pool::RecyclePolicy::Destroy,
                 undrained: false,
                 hooks: false,
+                can: self.can,
                 now: T0,
             });
             match plan.steps.pop() {
@@ -297,9 +307,10 @@ impl World {
 
 #[test]
 fn it_converges_after_a_crash_at_each_step_and_leaves_its_sandbox_as_it_was() {
-    for (desired, state) in [
-        (DesiredState::Running, WorkloadState::Running),
-        (DesiredState::Paused, WorkloadState::Frozen),
+    for (desired, state, freeze) in [
+        (DesiredState::Running, WorkloadState::Running, true),
+        (DesiredState::Paused, WorkloadState::Frozen, true),
+        (DesiredState::Running, WorkloadState::Running, false),
     ] {
         for life in 1..8 {
             let mut sandbox = sandbox(Phase::Running);
@@ -308,6 +319,10 @@ fn it_converges_after_a_crash_at_each_step_and_leaves_its_sandbox_as_it_was() {
                 snapshot: snapshot(SnapshotPhase::Pending),
                 sandbox,
                 workload: seen(WorkloadState::Running),
+                can: Abilities {
+                    freeze,
+                    ..Abilities::ALL
+                },
                 life,
             };
             world.turn();

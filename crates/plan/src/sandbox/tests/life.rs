@@ -81,8 +81,8 @@ fn world() -> impl Strategy<Value = World> {
         prop::option::of(Just(30)),
         prop::option::weighted(0.2, Just(500)),
     );
-    (any::<[bool; 4]>(), timeouts).prop_map(|(flags, timeouts)| {
-        let [pooled, recycle, rootfs, hooks] = flags;
+    (any::<[bool; 5]>(), timeouts).prop_map(|(flags, timeouts)| {
+        let [pooled, recycle, rootfs, hooks, freeze] = flags;
         let mut record = record(pooled);
         let (on_timeout, idle_action, idle_seconds, descend_after, paused_retention_seconds) =
             timeouts;
@@ -110,6 +110,7 @@ fn world() -> impl Strategy<Value = World> {
         let mut world = World::new(record);
         world.timeouts = timeouts;
         world.hooks = hooks;
+        world.can.freeze = freeze;
         if !recycle {
             world.recycle = RecyclePolicy::Destroy;
         }
@@ -157,12 +158,14 @@ proptest! {
     #[test]
     fn the_last_wish_is_never_lost(
         rootfs in any::<bool>(),
+        freeze in any::<bool>(),
         wishes in prop::collection::vec((any::<bool>(), 0..6), 1..12),
     ) {
         let mut record = record(false);
         let snapshot_type = if rootfs { SnapshotType::Rootfs } else { SnapshotType::Freeze };
         record.spec.pause_policy = Some(Box::new(PausePolicy { snapshot_type, ..PausePolicy::default() }));
         let mut world = World::new(record);
+        world.can.freeze = freeze;
         world.settle();
         let mut last = Phase::Running;
         for (sleep, steps) in wishes {

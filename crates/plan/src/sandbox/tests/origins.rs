@@ -51,6 +51,7 @@ fn plan(sandbox: &Sandbox, base: Base<'_>, observed: &Observed) -> Plan<Step> {
         recycle: RecyclePolicy::Destroy,
         undrained: false,
         hooks: false,
+        can: model::workload::Abilities::ALL,
         now: T0,
     })
 }

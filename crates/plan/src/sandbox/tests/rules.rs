@@ -4,6 +4,7 @@ use model::{
     StringMap,
     lifecycle::Request,
     sandbox::{PausePolicy, Timeouts},
+    workload::Keeps,
 };
 
 use super::{
@@ -89,6 +90,80 @@ fn a_failed_pause_leaves_it_running_and_takes_the_intent_back() {
         world.settle();
         assert_eq!(at(&world), Phase::Paused, "and it can be asked for again");
     }
+}
+
+/// One that runs where nothing can be frozen.
+fn running_without_freezing(keeps: Keeps) -> World {
+    let mut world = running(SnapshotType::Freeze);
+    world.can = Abilities {
+        freeze: false,
+        keeps,
+    };
+    world
+}
+
+#[test]
+fn what_cannot_be_frozen_is_captured_and_never_thawed_before_it_goes() {
+    let mut world = running_without_freezing(Keeps::InRegistry);
+    ask(&mut world, Request::Pause);
+    let mut steps = Vec::new();
+    while then(&world) != "rest" {
+        steps.push(then(&world));
+        world.tick(Fault::None);
+    }
+    assert_eq!(steps, ["→Pausing", "Capture", "DeleteWorkload"]);
+    assert_eq!(at(&world), Phase::Paused);
+    assert!(world.record.status.snapshot.is_some());
+    ask(&mut world, Request::Resume);
+    world.settle();
+    assert_eq!(at(&world), Phase::Running);
+}
+
+#[test]
+fn a_capture_that_is_given_up_is_thawed_where_nothing_can_be_frozen_too() {
+    for fault in [Fault::After, Fault::Later, Fault::Before(false)] {
+        let mut world = running_without_freezing(Keeps::InRegistry);
+        ask(&mut world, Request::Pause);
+        until(&mut world, "Capture");
+        for _ in 0..MAX_ATTEMPTS {
+            world.tick(fault);
+        }
+        world.land();
+        world.settle();
+        assert_eq!(at(&world), Phase::Running, "{fault:?}");
+        assert_eq!(operation(&world).state, OperationState::Failed);
+    }
+}
+
+#[test]
+fn a_pause_without_a_place_for_its_files_is_refused_and_says_what_to_name() {
+    let mut world = running_without_freezing(Keeps::Nowhere);
+    ask(&mut world, Request::Pause);
+    world.settle();
+    assert_eq!(at(&world), Phase::Running);
+    assert_eq!(world.record.spec.desired_state, DesiredState::Running);
+    let error = operation(&world).error.as_deref().unwrap_or_default();
+    assert!(
+        error.starts_with("pausePolicy.snapshotRegistry: "),
+        "{error}"
+    );
+    let policy = world.record.spec.pause_policy.as_mut().unwrap();
+    policy.snapshot_registry = Some("r.example".into());
+    ask(&mut world, Request::Pause);
+    world.settle();
+    assert_eq!(at(&world), Phase::Paused);
+}
+
+#[test]
+fn what_was_frozen_is_captured_when_nothing_can_be_kept_frozen_any_more() {
+    let mut world = running(SnapshotType::Freeze);
+    ask(&mut world, Request::Pause);
+    world.settle();
+    assert_eq!(world.record.status.snapshot, None);
+    world.can.freeze = false;
+    world.settle();
+    assert_eq!(at(&world), Phase::Paused);
+    assert!(world.record.status.snapshot.is_some());
 }
 
 #[test]

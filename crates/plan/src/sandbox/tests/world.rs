@@ -50,6 +50,7 @@ pub(super) struct World {
     pub(super) acknowledged: u32,
     pub(super) recycle: RecyclePolicy,
     pub(super) hooks: bool,
+    pub(super) can: Abilities,
     /// A snapshot froze it, and nobody let what is inside end since.
     pub(super) undrained: bool,
     /// Those of each claim.
@@ -68,7 +69,8 @@ impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let spec = &self.record.spec;
         let (pool, policy, recycle) = (&spec.pool, &spec.pause_policy, self.recycle);
-        write!(f, "{pool:?} {recycle:?} {policy:?} {:?}", self.timeouts)
+        let (timeouts, can) = (self.timeouts, self.can);
+        write!(f, "{pool:?} {recycle:?} {policy:?} {timeouts:?} {can:?}")
     }
 }
 
@@ -137,6 +139,7 @@ impl World {
             acknowledged: 0,
             recycle: RecyclePolicy::Recycle,
             hooks: false,
+            can: Abilities::ALL,
             undrained: false,
             timeouts: Timeouts::default(),
             now: Timestamp::from_micros(1_000_000),
@@ -157,6 +160,7 @@ impl World {
             recycle: self.recycle,
             undrained: self.undrained,
             hooks: self.hooks,
+            can: self.can,
             now: self.now,
         }
     }
@@ -366,6 +370,10 @@ impl World {
         fault == Fault::None
     }
 
+    fn is_frozen(&self) -> bool {
+        matches!(&self.workload, Observed::Present(f) if f.state == WorkloadState::Frozen)
+    }
+
     /// A call of the runtime.
     fn call(&mut self, step: &Step, fault: Fault) -> bool {
         let operation = self.record.status.last_operation.as_ref();
@@ -376,7 +384,8 @@ impl World {
         assert!(fence >= self.fence, "a call behind its fence: {fence:?}");
         self.fence = fence;
         // What is inside has its time before the call.
-        self.undrained &= *step != Step::Freeze;
+        let stops = *step == Step::Freeze || (*step == Step::Capture && !self.is_frozen());
+        self.undrained &= !stops;
         let outcome = match fault {
             Fault::Before(_) => Err("before"),
             Fault::Later => {
@@ -413,6 +422,7 @@ impl World {
                     digest: layer,
                     size: 1,
                     parent: None,
+                    published: None,
                 };
                 let Step::Publish(status, _) = asleep(self.view(), Some(&captured)).steps.remove(0)
                 else {
@@ -455,7 +465,11 @@ impl World {
         };
         match (step, facts.state) {
             (_, WorkloadState::Exited { .. }) => return Err("exited"),
-            (Step::Capture, WorkloadState::Cut | WorkloadState::Frozen) => {
+            (Step::Freeze, _) if !self.can.freeze => panic!("it cannot be frozen"),
+            (Step::Capture, state) if state != WorkloadState::Running || !self.can.freeze => {
+                if state == WorkloadState::Running {
+                    facts.state = WorkloadState::Frozen;
+                }
                 let layer = format!("sha256:{:064x}", self.layers.len() + 1);
                 let layer = Digest::new(layer).unwrap();
                 self.layers.insert(layer.clone(), self.inside.clone());
