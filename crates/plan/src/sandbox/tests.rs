@@ -5,7 +5,6 @@ mod closing;
 mod delivery;
 mod lease;
 mod life;
-mod losses;
 mod origins;
 mod rules;
 mod world;
