@@ -10,14 +10,18 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`error`] | what can go wrong |
+//! | `dial` | connecting to ports inside |
+//! | `pods` | connecting to workloads that have an address of their own |
 //! | [`fake`] | a runtime in memory that can be slow, fail half-way, lie and lose things |
 //! | [`conformance`] | what every runtime must pass |
 //! | [`node`] | what is said to and by those who work on the nodes of a cluster |
 
 pub mod conformance;
+mod dial;
 pub mod error;
 pub mod fake;
 pub mod node;
+mod pods;
 
 use std::{fmt::Debug, os::fd::OwnedFd};
 
@@ -26,12 +30,14 @@ use model::{
     Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
 };
 
+pub use dial::{connect, dial};
 pub use error::{IMAGES, RuntimeError};
 pub use model::workload::{
     Abilities, Arming, Boot, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked,
     Keeps, Loss, Observed, Outfit, Publication, Published, Secret, Whose, WorkloadSpec,
     WorkloadState,
 };
+pub use pods::{Delivered, PodError, Pods, Trusting};
 
 /// Runs workloads.
 #[async_trait]
