@@ -71,6 +71,28 @@ pub struct Use {
     pub last: Duration,
 }
 
+/// The use of all deliveries at one moment of the gateway's clock.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    /// That moment.
+    pub now: Duration,
+    /// All that was used, as far as it is not forgotten.
+    pub marks: Vec<Mark>,
+}
+
+/// The use of one delivery, in moments of the gateway's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Of which sandbox,
+    pub uid: Uid,
+    /// which delivery.
+    pub epoch: Epoch,
+    /// What is open now, with what waits for it to wake.
+    pub open: u32,
+    /// When one was last opened or closed.
+    pub last: Duration,
+}
+
 /// Why something is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotIn {
@@ -153,6 +175,21 @@ impl Record {
         };
         used.saturating_add(self.unnoticed.load(Ordering::Acquire))
     }
+
+    /// What is known of it; nothing if it was never used.
+    fn mark(&self, uid: Uid) -> Option<Mark> {
+        let open = match self.open.load(Ordering::Acquire) {
+            SWEPT => 0,
+            open => open,
+        };
+        let last = self.last.load(Ordering::Acquire);
+        (open > 0 || last != NEVER).then(|| Mark {
+            uid,
+            epoch: self.epoch,
+            open,
+            last: Duration::from_micros(last),
+        })
+    }
 }
 
 impl Shared {
@@ -184,21 +221,40 @@ impl Activity {
     pub fn of(&self, uid: Uid) -> Option<Use> {
         // After whatever the asker knows to have happened: see `let_in`.
         fence(Ordering::SeqCst);
-        let record = self.find(uid)?;
-        let open = match record.open.load(Ordering::Acquire) {
-            SWEPT => 0,
-            open => open,
-        };
-        let last = record.last.load(Ordering::Acquire);
-        if open == 0 && last == NEVER {
-            return None;
-        }
+        let mark = self.find(uid)?.mark(uid)?;
         let now = self.0.clock.monotonic();
         Some(Use {
-            epoch: record.epoch,
-            open,
-            last: now.saturating_sub(Duration::from_micros(last)),
+            epoch: mark.epoch,
+            open: mark.open,
+            last: now.saturating_sub(mark.last),
         })
+    }
+
+    /// All that is known, for whoever is not in this process.
+    #[must_use]
+    pub fn noted(&self) -> Noted {
+        // Before the marks: none of them is from after it but by as long as this takes.
+        let now = self.0.clock.monotonic();
+        fence(Ordering::SeqCst);
+        let records = self.0.records.pin();
+        let marks = records.iter().filter_map(|(uid, record)| record.mark(*uid));
+        Noted {
+            now,
+            marks: marks.collect(),
+        }
+    }
+
+    /// The same of one sandbox: of the latest delivery that had traffic here.
+    #[must_use]
+    pub fn noted_of(&self, uid: Uid) -> Noted {
+        let now = self.0.clock.monotonic();
+        // After whatever the asker knows to have happened: see `let_in`.
+        fence(Ordering::SeqCst);
+        let mark = self.find(uid).and_then(|record| record.mark(uid));
+        Noted {
+            now,
+            marks: mark.into_iter().collect(),
+        }
     }
 
     /// Waits until nothing is inside a delivery. What waits for it to wake is not.
