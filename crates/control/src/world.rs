@@ -394,7 +394,9 @@ pub(crate) fn lost(key: &Key, error: &StoreError) -> Done {
             tracing::warn!(%key, %error, "write failed");
             Done::Retry
         }
-        StoreError::TooLarge { .. } | StoreError::Undecodable { .. } => {
+        StoreError::TooLarge { .. }
+        | StoreError::Invalid { .. }
+        | StoreError::Undecodable { .. } => {
             tracing::error!(%key, %error, "write refused");
             Done::Retry
         }

@@ -334,6 +334,9 @@ impl From<StoreError> for Refusal {
             StoreError::TooLarge { size, limit, .. } => Self::bad_request(format!(
                 "the sandbox's settings take {size} bytes; the most they may take is {limit}"
             )),
+            StoreError::Invalid { reason, .. } => {
+                Self::bad_request(format!("the sandbox's settings are refused: {reason}"))
+            }
             StoreError::Unavailable { outcome, reason } => {
                 tracing::warn!(%reason, ?outcome, "the store is unavailable");
                 match outcome {

@@ -10,6 +10,14 @@
 //! }
 //! ```
 //!
+//! A backend that remembers more changes than a test can make (an API server of Kubernetes remembers
+//! those of more than a minute, whatever their number) cannot show that it forgets. It says so, and
+//! shows it in tests of its own:
+//!
+//! ```ignore
+//!     store::conformance_tests!(make, of a backend that remembers very much);
+//! ```
+//!
 //! The cases use objects of real kinds, so that a backend with schemas can run them too, and ask
 //! only what the port promises: where it says "where the store knows", so do they.
 
@@ -41,6 +49,13 @@ const KIND: model::KindName = SandboxSpec::KIND;
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
+        $crate::conformance_tests!($make, of a backend that remembers very much);
+        $crate::conformance_tests! { $make =>
+            watches: a_watch_from_before_what_is_remembered_is_told_to_list_again
+            watches: a_watch_that_falls_behind_is_told_to_list_again
+        }
+    };
+    ($make:expr, of a backend that remembers very much) => {
         $crate::conformance_tests! { $make =>
             writes: a_created_record_gets_uid_version_generation_and_creation_time
             writes: a_draft_cannot_choose_what_the_store_assigns
@@ -82,8 +97,6 @@ macro_rules! conformance_tests {
             watches: a_listing_and_a_watch_from_it_leave_no_gap
             watches: cancelling_a_wait_loses_nothing
             watches: a_watch_from_another_incarnation_is_told_to_list_again
-            watches: a_watch_from_before_what_is_remembered_is_told_to_list_again
-            watches: a_watch_that_falls_behind_is_told_to_list_again
             races: of_many_creators_of_one_name_one_succeeds
             races: of_many_writers_of_one_version_one_succeeds
             races: no_acknowledged_change_of_64_writers_is_lost

@@ -42,6 +42,14 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The store has rules of its own, and the record breaks one.
+    #[error("{key} is refused: {reason}")]
+    Invalid {
+        /// The record.
+        key: Key,
+        /// Which rule, and what to do.
+        reason: Box<str>,
+    },
     /// The changes after this version are no longer known.
     #[error("version {after} is too old to watch from: list again")]
     Expired {
@@ -96,6 +104,7 @@ impl StoreError {
             | Self::AlreadyExists(_)
             | Self::OtherUid { .. }
             | Self::TooLarge { .. }
+            | Self::Invalid { .. }
             | Self::Undecodable { .. } => false,
         }
     }
@@ -104,7 +113,10 @@ impl StoreError {
     #[must_use]
     pub const fn fault(&self) -> Fault {
         match self {
-            Self::NotFound(_) | Self::AlreadyExists(_) | Self::TooLarge { .. } => Fault::Caller,
+            Self::NotFound(_)
+            | Self::AlreadyExists(_)
+            | Self::TooLarge { .. }
+            | Self::Invalid { .. } => Fault::Caller,
             Self::Conflict { .. } | Self::OtherUid { .. } | Self::Expired { .. } => Fault::Race,
             Self::Undecodable { .. } | Self::Unavailable { .. } => Fault::Store,
         }
