@@ -1,0 +1,196 @@
+//! An API server that is busy, broken, forgetful or away. Only the stand-in can be made so.
+
+use std::{sync::Arc, time::Duration};
+
+use cache::SandboxCache;
+use http::Method;
+use kit::{Entropy, Tasks};
+use model::{
+    Metadata, Name, Namespace, Object, Sandbox, Spec as _, lifecycle::Phase, sandbox::SandboxSpec,
+};
+use standin_kube::Fault;
+use store::{Outcome, Query, Scope, Store, StoreError, StoreExt as _, Watch, WatchEvent};
+use tokio::time::{Instant, timeout};
+
+use crate::cluster::Lab;
+
+fn sandbox(name: &str) -> Sandbox {
+    let namespace = Namespace::new("team").unwrap();
+    let metadata = Metadata::new(Some(namespace), Name::new(name).unwrap());
+    Object::new(metadata, SandboxSpec::default())
+}
+
+async fn next_change(watch: &mut dyn Watch) -> Result<WatchEvent, StoreError> {
+    loop {
+        let next = timeout(Duration::from_secs(30), watch.next()).await;
+        match next.expect("nothing was seen")? {
+            WatchEvent::Bookmark(_) => {}
+            change @ (WatchEvent::Put { .. } | WatchEvent::Removed { .. }) => return Ok(change),
+        }
+    }
+}
+
+async fn watch_from_now(store: &dyn Store) -> Box<dyn Watch> {
+    let query = Query::kind(SandboxSpec::KIND);
+    let version = store.list(&query).await.unwrap().version;
+    store
+        .watch(Scope::kind(SandboxSpec::KIND), version)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_requests_is_waited_for() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let mut made = store.create_object(&sandbox("box")).await.unwrap();
+    let faults = lab.api_server().faults();
+    faults.next(2, &Method::PUT, "sandboxes", Fault::TooManyRequests(0));
+    made.spec.env.insert("A", "1");
+    let written = store.update_spec(&made).await.unwrap();
+    assert_eq!(written.spec.env.get("A"), Some("1"));
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_says_failure_is_in_doubt_and_not_repeated() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let mut made = store.create_object(&sandbox("box")).await.unwrap();
+    let faults = lab.api_server().faults();
+    for (fault, happens) in [(Fault::InternalAfter, true), (Fault::Internal, false)] {
+        faults.next(1, &Method::PUT, "sandboxes", fault);
+        made.spec.env.insert("A", format!("{fault:?}"));
+        let failed = store.update_spec(&made).await;
+        let Err(StoreError::Unavailable { outcome, .. }) = failed else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(outcome, Outcome::Unknown);
+        let now: Sandbox = store.find(&made.key()).await.unwrap().unwrap();
+        assert_eq!(now.spec.env == made.spec.env, happens, "{fault:?}");
+        made = now;
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_said_and_nothing_was_done() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let faults = lab.api_server().faults();
+    faults.next(1, &Method::POST, "sandboxes", Fault::Forbidden);
+    match store.create_object(&sandbox("box")).await {
+        Err(StoreError::Unavailable { outcome, .. }) => assert_eq!(outcome, Outcome::NotApplied),
+        other => panic!("{other:?}"),
+    }
+    store.create_object(&sandbox("box")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_is_cut_off_goes_on_without_a_gap() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let mut watch = watch_from_now(&store).await;
+    for round in 0..5 {
+        let made = store
+            .create_object(&sandbox(&format!("a-{round}")))
+            .await
+            .unwrap();
+        assert_eq!(
+            next_change(&mut *watch).await.unwrap().version(),
+            made.version()
+        );
+        lab.api_server().faults().cut_watches();
+        let made = store
+            .create_object(&sandbox(&format!("b-{round}")))
+            .await
+            .unwrap();
+        assert_eq!(
+            next_change(&mut *watch).await.unwrap().version(),
+            made.version()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_past_is_forgotten_is_told_to_list_again() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let made = store.create_object(&sandbox("box")).await.unwrap();
+    let mut watch = watch_from_now(&store).await;
+    store.create_object(&sandbox("unseen")).await.unwrap();
+    lab.api_server().expire_history();
+    store.create_object(&sandbox("seen")).await.unwrap();
+    loop {
+        match next_change(&mut *watch).await {
+            Ok(_) => {}
+            Err(StoreError::Expired { .. }) => break,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    let scope = Scope::kind(SandboxSpec::KIND);
+    match store.watch(scope, made.version()).await {
+        Err(StoreError::Expired { after }) => assert_eq!(after, made.version()),
+        other => panic!("{other:?}"),
+    }
+    let mut watch = watch_from_now(&store).await;
+    let last = store.create_object(&sandbox("last")).await.unwrap();
+    assert_eq!(
+        next_change(&mut *watch).await.unwrap().version(),
+        last.version()
+    );
+}
+
+#[tokio::test]
+async fn a_cache_outlives_a_server_that_is_away() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let made = store.create_object(&sandbox("box")).await.unwrap();
+    let tasks = Tasks::default();
+    let soon = || Instant::now() + Duration::from_secs(30);
+    let options = cache::Options::new(Arc::new(Entropy::from_os()));
+    let cache = SandboxCache::start(Arc::new(store.clone()), options, soon(), &tasks)
+        .await
+        .unwrap();
+    lab.api_server().stop().await;
+    match store.update_status(&made).await {
+        Err(StoreError::Unavailable { outcome, .. }) => assert_eq!(outcome, Outcome::NotApplied),
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        cache.find(&made.key()).is_some(),
+        "what is known stays known"
+    );
+    lab.api_server().resume().await.unwrap();
+    let mut next = made.clone();
+    next.status.phase = Phase::Running;
+    let written = loop {
+        // A connection that the old server had may still be found dead.
+        match store.update_status(&next).await {
+            Ok(written) => break written,
+            Err(StoreError::Unavailable { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    cache
+        .wait_for_version(written.version(), soon())
+        .await
+        .unwrap();
+    let found = cache.find(&made.key()).unwrap();
+    assert_eq!(found.status.phase, Phase::Running);
+    tasks.drain(Duration::from_secs(10)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_installed_is_no_empty_store() {
+    let lab = Lab::standin().await;
+    let elsewhere = store_kube::KubeStore::of_group(lab.connect(), "nowhere.dormouse.dev");
+    let query = Query::kind(SandboxSpec::KIND);
+    assert!(matches!(
+        elsewhere.list(&query).await,
+        Err(StoreError::Unavailable { .. })
+    ));
+    let made = elsewhere.create_object(&sandbox("box")).await;
+    assert!(
+        matches!(made, Err(StoreError::Unavailable { .. })),
+        "{made:?}"
+    );
+}
