@@ -464,13 +464,6 @@ impl From<StoreError> for Refusal {
                 refusal.0.about = Some(about);
                 refusal
             }
-            StoreError::Invalid { key, reason } => {
-                let about = About::of(&key);
-                let message = format!("{} {:?} is invalid: {reason}", about.resource(), about.name);
-                let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-                refusal.0.about = Some(about);
-                refusal
-            }
             StoreError::Expired { after } => Self::expired(format!(
                 "too old resource version: {after}: list again, and watch from the list's version"
             )),
@@ -564,15 +557,6 @@ mod tests {
                 },
                 413,
                 "RequestEntityTooLarge",
-                None,
-            ),
-            (
-                StoreError::Invalid {
-                    key: key(),
-                    reason: "too many".into(),
-                },
-                422,
-                "Invalid",
                 None,
             ),
             (
