@@ -1,0 +1,114 @@
+//! The daemon on a node, which freezes containers and lets them go on.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ::runtime::{
+    RuntimeError,
+    node::{Refusal, Standing, Target},
+};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use kit::Tasks;
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::options::NodeDaemon;
+
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_ANSWER: usize = 64 * 1024;
+
+/// The daemon of one node.
+#[derive(Debug)]
+pub(crate) struct Node<'a> {
+    pub(crate) daemon: &'a NodeDaemon,
+    pub(crate) at: IpAddr,
+    pub(crate) tasks: &'a Tasks,
+}
+
+impl Node<'_> {
+    pub(crate) async fn freeze(&self, target: &Target) -> Result<(), RuntimeError> {
+        self.ask(Method::POST, "/v1/freeze", Some(target)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn thaw(&self, target: &Target) -> Result<(), RuntimeError> {
+        self.ask(Method::POST, "/v1/thaw", Some(target)).await?;
+        Ok(())
+    }
+
+    /// Whether a container is frozen.
+    pub(crate) async fn is_frozen(&self, target: &Target) -> Result<bool, RuntimeError> {
+        let path = format!("/v1/state?containerId={}", target.container_id);
+        let answer = self.ask(Method::GET, &path, None).await?;
+        let state: Standing = serde_json::from_slice(&answer)
+            .map_err(|error| self.failed(&format!("its answer is not understood: {error}")))?;
+        Ok(state.frozen)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Target>,
+    ) -> Result<Bytes, RuntimeError> {
+        let asked = timeout(PATIENCE, self.send(method, path, body)).await;
+        asked.unwrap_or_else(|_| Err(self.failed("it does not answer")))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Target>,
+    ) -> Result<Bytes, RuntimeError> {
+        let body = match body {
+            Some(target) => serde_json::to_vec(target).map_err(|e| self.failed(&e.to_string()))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, peer::NAME)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| self.failed(&error.to_string()))?;
+        let address = SocketAddr::new(self.at, self.daemon.port);
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.map_err(|error| self.failed(&error.to_string()))?;
+        let stream = self.daemon.identity.connect(stream).await;
+        let stream = stream.map_err(|error| self.failed(&error.to_string()))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.failed(&error.to_string()))?;
+        self.tasks.spawn(async move {
+            // Its failure is that of the call it carries.
+            connection.await.ok();
+        });
+        let answer = sender.send_request(request).await;
+        let answer = answer.map_err(|error| self.failed(&error.to_string()))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| self.failed(&error.to_string()))?;
+        let body = body.to_bytes();
+        match status {
+            StatusCode::OK | StatusCode::NO_CONTENT => Ok(body),
+            status => {
+                let why = match serde_json::from_slice::<Refusal>(&body) {
+                    Ok(refusal) => refusal.message.into(),
+                    Err(_) => format!("it answered {status}"),
+                };
+                Err(self.failed(&why))
+            }
+        }
+    }
+
+    fn failed(&self, why: &str) -> RuntimeError {
+        RuntimeError::Failed(format!("the daemon of node {}: {why}", self.at).into())
+    }
+}
