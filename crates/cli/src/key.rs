@@ -334,7 +334,9 @@ async fn fetch(client: &Client, team: Option<&Namespace>) -> anyhow::Result<Vec<
 fn decode(object: &Value) -> anyhow::Result<ApiKey> {
     let metadata = serde_json::from_value(object["metadata"].clone());
     let metadata = metadata.context("the server sent a key without metadata")?;
-    let (spec, status) = (object["spec"].to_string(), object["status"].to_string());
+    // An API server sends no status of what has none yet.
+    let half = |name: &str| object.get(name).map_or("{}".to_owned(), Value::to_string);
+    let (spec, status) = (half("spec"), half("status"));
     Object::decode(metadata, &spec, &status).context("the server sent a key that cannot be read")
 }
 

@@ -122,7 +122,7 @@ pub fn manifests(options: &Options) -> Vec<Manifest> {
 #[must_use]
 pub fn definitions() -> Vec<Manifest> {
     let define = |info: &kinds::KindInfo| Manifest::new(Part::Definitions, schema::crd(info));
-    kinds::ALL.iter().map(define).collect()
+    kinds::stored().map(define).collect()
 }
 
 /// What is in the namespace, and what is bound to it.

@@ -25,7 +25,12 @@ type Rule = (
 const CONTROL: &[Rule] = &[
     (
         GROUP,
-        &["sandboxes", "sandboxrecords", "sandboxsnapshots", "events"],
+        &[
+            "sandboxes",
+            "sandboxrecords",
+            "sandboxsnapshots",
+            "sandboxevents",
+        ],
         ALL,
     ),
     (GROUP, &["sandboxpools", "sandboxclaims"], CHANGE),
@@ -38,7 +43,7 @@ const CONTROL: &[Rule] = &[
             "sandboxclaims/status",
             "sandboxsnapshots/status",
             "sandboxrecords/status",
-            "events/status",
+            "sandboxevents/status",
         ],
         OBSERVE,
     ),
@@ -93,7 +98,12 @@ const API: &[Rule] = &[
     (GROUP, &["sandboxtemplates"], ALL),
     (
         GROUP,
-        &["sandboxpools", "sandboxclaims", "sandboxrecords", "events"],
+        &[
+            "sandboxpools",
+            "sandboxclaims",
+            "sandboxrecords",
+            "sandboxevents",
+        ],
         READ,
     ),
     (
