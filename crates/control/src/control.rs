@@ -27,8 +27,8 @@ use crate::{
     queue::WorkQueue,
     sandbox, snapshot, sweep,
     world::{
-        ActivitySource, AgentTokens, Caches, Done, Followers, NoFollowers, NoTokens, Ports,
-        RecordOnly, World,
+        ActivitySource, AgentTokens, Caches, Done, Followers, NoFollowers, NoTokens, NoWaiters,
+        Ports, RecordOnly, Waiters, World,
     },
 };
 
@@ -103,6 +103,7 @@ impl Builder {
             entropy,
             activity,
             followers: Arc::new(NoFollowers),
+            waiters: Arc::new(NoWaiters),
             events,
             tokens: Arc::new(NoTokens),
         };
@@ -123,6 +124,13 @@ impl Builder {
     #[must_use]
     pub fn followers(mut self, followers: Arc<dyn Followers>) -> Self {
         self.ports.followers = followers;
+        self
+    }
+
+    /// With those who wait for sandboxes that sleep.
+    #[must_use]
+    pub fn waiters(mut self, waiters: Arc<dyn Waiters>) -> Self {
+        self.ports.waiters = waiters;
         self
     }
 

@@ -54,4 +54,4 @@ pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
-pub use world::{ActivitySource, AgentTokens, Followers};
+pub use world::{ActivitySource, AgentTokens, Followers, Waiters};

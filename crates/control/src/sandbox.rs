@@ -10,7 +10,8 @@ use model::{
     template::ImagePullPolicy,
     trouble::Trouble,
     workload::{
-        Arming, Boot, Booting, Captured, Fence, Keeps, Observed, Outfit, Whose, WorkloadSpec,
+        Arming, Boot, Booting, Captured, Facts, Fence, Keeps, Observed, Outfit, Whose,
+        WorkloadSpec, WorkloadState,
     },
 };
 use plan::{
@@ -176,6 +177,11 @@ async fn perform(world: &World, view: View<'_>, step: Step) -> Result<Sandbox, D
             world
                 .wakes
                 .tell(sandbox.uid(), slept, sleeps, world.elapsed());
+            if is_thawed(view, &next) {
+                // Whatever dies now, this is what the next look finds: who waits need not wait for
+                // the write.
+                world.ports.waiters.awake(&next);
+            }
             let moves = Moves::between(&sandbox.status, &next.status);
             moves.before();
             let written = world.write_status(&next).await?;
@@ -327,6 +333,14 @@ fn becomes_ready(before: &Sandbox, after: &Sandbox) -> bool {
         && after.spec.owner.is_some()
         && after.status.armed_epoch == epoch
         && before.status.armed_epoch != epoch
+}
+
+/// Whether what slept in memory goes on by this: the same workload, and nothing else to be lost.
+fn is_thawed(view: View<'_>, after: &Sandbox) -> bool {
+    let runs = |facts: &Facts| facts.state == WorkloadState::Running;
+    view.sandbox.status.phase == Phase::Paused
+        && after.status.phase == Phase::Running
+        && matches!(view.observed, Observed::Present(facts) if runs(facts))
 }
 
 /// What a step on the runtime brought.

@@ -63,6 +63,21 @@ impl Followers for NoFollowers {
     }
 }
 
+/// Those who wait for sandboxes that sleep.
+pub trait Waiters: Send + Sync + Debug {
+    /// A sandbox that was frozen is seen to run. This is its record as it is about to be written, at
+    /// the version that was looked at.
+    fn awake(&self, sandbox: &Sandbox);
+}
+
+/// Where nobody waits, or only for what records say.
+#[derive(Clone, Copy, Debug)]
+pub struct NoWaiters;
+
+impl Waiters for NoWaiters {
+    fn awake(&self, _: &Sandbox) {}
+}
+
 /// The source where nothing measures use: only what the record says counts.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordOnly;
@@ -107,6 +122,8 @@ pub struct Ports {
     pub activity: Arc<dyn ActivitySource>,
     /// Those who let traffic in.
     pub followers: Arc<dyn Followers>,
+    /// Those who wait for sandboxes that sleep.
+    pub waiters: Arc<dyn Waiters>,
     /// What people read later.
     pub events: Arc<dyn EventSink>,
     /// What agents demand.

@@ -26,7 +26,7 @@
 //! | `metrics`, `sampler`, `logs` | what sandboxes use, and what happened to them |
 //! | `audit` | who did what |
 //! | `builds`, `tags` | building templates, and which build a name means |
-//! | `told` | sandboxes whose owners heard of them before the cache did |
+//! | `told` | sandboxes of which their owners know more than the cache shows yet |
 //! | `templates`, `teams` | what is read of the rest |
 //! | `meter` | requests by route and ending |
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use model::{Key, Sandbox, SandboxId, Timestamp, Version, template::ImagePullPolicy};
+use model::{Key, Namespace, Sandbox, SandboxId, Timestamp, Version, template::ImagePullPolicy};
 use thiserror::Error;
 
 /// What a sandbox used at one moment. Sizes are bytes.
@@ -49,6 +49,12 @@ pub trait Followers: Send + Sync + fmt::Debug {
     /// Waits until traffic for this sandbox goes by this version of its record or a newer one, or
     /// a while: who is told of a sandbox uses it at once.
     async fn have_seen(&self, key: &Key, version: Version);
+}
+
+/// Knows of sandboxes that have answered somebody before their records say that they are awake.
+pub trait Unsaid: Send + Sync + fmt::Debug {
+    /// Those of a team.
+    fn of(&self, team: &Namespace) -> Vec<Key>;
 }
 
 /// Knows images by their names.
@@ -160,6 +166,12 @@ impl LogSource for Nothing {
 impl Images for Nothing {
     async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
         Ok(image.into())
+    }
+}
+
+impl Unsaid for Nothing {
+    fn of(&self, _: &Namespace) -> Vec<Key> {
+        Vec::new()
     }
 }
 

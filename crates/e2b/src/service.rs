@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::{
     idempotency::Queues,
     meter::{Meter, RouteStats},
-    ports::{Admins, Followers, Images, LogSource, MetricsSource, Nothing},
+    ports::{Admins, Followers, Images, LogSource, MetricsSource, Nothing, Unsaid},
     roster::Roster,
     routes,
     told::Told,
@@ -158,6 +158,8 @@ pub struct Ports {
     pub logs: Arc<dyn LogSource>,
     /// Who carries traffic to sandboxes.
     pub followers: Arc<dyn Followers>,
+    /// What was heard from sandboxes before their records say that they are awake.
+    pub unsaid: Arc<dyn Unsaid>,
     /// Which images there are.
     pub images: Arc<dyn Images>,
     /// Where claims are served; none to have one of its own, where nobody else of this process
@@ -194,6 +196,7 @@ impl Ports {
             metrics: Arc::new(Nothing),
             logs: Arc::new(Nothing),
             followers: Arc::new(Nothing),
+            unsaid: Arc::new(Nothing),
             images: Arc::new(Nothing),
             desk: None,
             builder: None,
@@ -217,6 +220,7 @@ pub struct E2b {
     pub(crate) metrics: Arc<dyn MetricsSource>,
     pub(crate) logs: Arc<dyn LogSource>,
     pub(crate) followers: Arc<dyn Followers>,
+    pub(crate) unsaid: Arc<dyn Unsaid>,
     pub(crate) images: Arc<dyn Images>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) builder: Option<Arc<Builder>>,
@@ -306,6 +310,7 @@ impl E2b {
             metrics: ports.metrics,
             logs: ports.logs,
             followers: ports.followers,
+            unsaid: ports.unsaid,
             images: ports.images,
             desk,
             builder: ports.builder,

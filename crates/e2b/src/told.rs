@@ -1,12 +1,16 @@
-//! Sandboxes whose owners were told of them before the cache shows that they are ready.
+//! Sandboxes of which a team knows more than the cache shows yet.
 //!
-//! A create is answered as soon as its sandbox has all it needs; the record that says so is written
-//! meanwhile. Whoever was answered may ask at once, so every other request of a team first waits until
-//! the cache shows what the team was told: a moment, and hardly ever any.
+//! A create is answered as soon as its sandbox has all it needs, and a sandbox that was frozen answers
+//! as soon as it runs; the record that says so is written meanwhile. Whoever was answered may ask at
+//! once, so every other request of a team first waits until the cache shows what the team knows: a
+//! moment, and hardly ever any.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use model::{Namespace, Sandbox, SandboxId};
+use model::{
+    Namespace, Sandbox, SandboxId,
+    lifecycle::{Traffic, traffic},
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -18,7 +22,7 @@ use crate::{
 /// How long the cache may take to show it, or all that a team was told.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
-/// What was told and is not shown yet.
+/// What creates told and is not shown yet.
 #[derive(Debug, Default)]
 pub(crate) struct Told(Arc<Mutex<Entries>>);
 
@@ -68,6 +72,13 @@ impl E2b {
         let deadline = Instant::now() + CATCH_UP;
         for sandbox in self.told.of(team) {
             self.wait_until_shown(&sandbox, deadline).await;
+        }
+        for key in self.unsaid.of(team) {
+            let is_shown =
+                |now: Option<&Sandbox>| now.is_none_or(|now| traffic(now) != Traffic::Resuming);
+            let sandboxes = &self.caches.sandboxes;
+            let _ = sandboxes.wait_for(&key, is_shown, deadline).await;
+            self.roster.refresh(&key);
         }
     }
 

@@ -24,8 +24,8 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use model::{Name, Namespace};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use model::{Name, Namespace, Version};
 use routes::{Route, State, TokenHash};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -256,7 +256,7 @@ pub(crate) fn is_asked<B>(request: &Request<B>) -> bool {
     let upgrade = request.headers().get(header::UPGRADE);
     upgrade.is_some_and(|protocol| protocol == PROTOCOL)
         && request.method() == Method::GET
-        && request.version() == Version::HTTP_11
+        && request.version() == http::Version::HTTP_11
 }
 
 /// The answer to one that got it.
@@ -281,6 +281,8 @@ pub struct Stream {
     looks: Interval,
     /// When a byte last moved.
     moved: Instant,
+    /// It was awake at this version, whatever the table has heard of until then.
+    awake: Version,
     waking: Option<Waking>,
 }
 
@@ -304,6 +306,7 @@ impl Stream {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
+            awake: route.version,
             socket,
             shared,
             route,
@@ -340,7 +343,7 @@ impl Stream {
         if self.waking.is_none() {
             let route = self.now()?;
             // One that is not to be woken takes them when it is awake again.
-            if passage(&route) != Passage::Park {
+            if passage(&route) != Passage::Park || route.version <= self.awake {
                 return Poll::Ready(Ok(()));
             }
             let shared = self.shared.clone();
@@ -352,7 +355,10 @@ impl Stream {
         let woken = ready!(waking.as_mut().poll(context));
         self.waking = None;
         Poll::Ready(match woken {
-            Ok(_) => Ok(()),
+            Ok(woken) => {
+                self.awake = woken.version.max(self.awake);
+                Ok(())
+            }
             Err(refusal) => Err(io::Error::other(OpenError::from(refusal))),
         })
     }

@@ -10,7 +10,7 @@ use std::{
 use cache::{RouteFeed, RoutingCache, Watched};
 use kit::{Clock, Entropy, Tasks};
 use model::{
-    Key, SandboxId, Spec as _, Timestamp, Version,
+    Epoch, Key, Sandbox, SandboxId, Spec as _, Timestamp, Uid, Version,
     sandbox::{DesiredState, SandboxSpec},
 };
 use parking_lot::Mutex;
@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 use wake::Flights;
 
 use crate::{checker::Checker, desk::Deaf, plant::Plant};
+
+/// Newer than anything that is ever written.
+const NEWEST: Version = Version::from_u64(u64::MAX >> 20);
 
 /// How long a request waits for its sandbox to wake.
 pub const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ pub struct Gateway {
     tasks: Tasks,
     /// Everything this gateway learned from its own watch, for its peers.
     pub outbox: Arc<Mutex<Vec<Message>>>,
+    /// What was last said of each delivery before its record, for the defect of believing it again.
+    said: Mutex<BTreeMap<(Uid, Epoch), Sandbox>>,
 }
 
 /// What a gateway needs.
@@ -96,6 +101,7 @@ impl Gateway {
             plant: needs.plant,
             tasks,
             outbox: Arc::default(),
+            said: Mutex::default(),
         };
         gateway.follow(&needs);
         gateway.prepare(needs);
@@ -165,6 +171,25 @@ impl Gateway {
         }
     }
 
+    /// Hears that a sandbox is awake, before its record says so.
+    pub fn hears_awake(&self, sandbox: &Sandbox) {
+        if let Some(flights) = self.flights.get() {
+            flights.awake(sandbox);
+        }
+        if self.plant == Some(Plant::OldNews) {
+            let delivery = (sandbox.uid(), sandbox.spec.epoch);
+            self.said.lock().insert(delivery, sandbox.clone());
+        }
+    }
+
+    /// The defect of news that are newer than anything, however old they are.
+    #[must_use]
+    pub fn old_news(&self, route: &Route) -> Option<Sandbox> {
+        let mut sandbox = self.said.lock().get(&(route.uid, route.epoch)).cloned()?;
+        sandbox.metadata.resource_version = Some(NEWEST);
+        Some(sandbox)
+    }
+
     /// Ends it where it is.
     pub fn crash(&self) {
         self.dead.cancel();
@@ -184,7 +209,7 @@ impl Gateway {
             // The defect: whatever arrives is taken for the newest.
             Message::Upsert(route) if self.plant == Some(Plant::BlindRoutes) => {
                 let mut route = Route::clone(&route);
-                route.version = Version::from_u64(u64::MAX >> 20);
+                route.version = NEWEST;
                 Message::from(route)
             }
             other => other,

@@ -48,11 +48,13 @@ pub enum Plant {
     UnheardClosing,
     /// Who comes while a sandbox is closed is sent away, unless traffic may wake that.
     LostClosing,
+    /// What was said of a sandbox before it was told to wake is taken for an answer to that.
+    OldNews,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -70,6 +72,7 @@ impl Plant {
         Self::UninvitedWake,
         Self::UnheardClosing,
         Self::LostClosing,
+        Self::OldNews,
     ];
 }
 

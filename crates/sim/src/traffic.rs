@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use control::{ActivitySource, Followers};
+use control::{ActivitySource, Followers, Waiters};
 use gateway::{Passage, Wake, Watch, passage};
 use kit::Entropy;
 use model::{Key, Sandbox, SandboxId, Version};
@@ -104,6 +104,7 @@ async fn handle(gateway: &Gateway, id: &SandboxId, world: &Around) -> Result<(),
             if !woken.is_delivery(route.uid, route.epoch) || woken.state != State::Running {
                 return Err(Refusal::NotFound);
             }
+            world.checker.woken(&woken);
             woken
         }
     };
@@ -221,6 +222,14 @@ impl Followers for Fronts {
     }
 }
 
+impl Waiters for Fronts {
+    fn awake(&self, sandbox: &Sandbox) {
+        for gateway in self.all() {
+            gateway.hears_awake(sandbox);
+        }
+    }
+}
+
 #[async_trait]
 impl Wake for Gateway {
     async fn wake(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
@@ -232,6 +241,10 @@ impl Wake for Gateway {
         }
         // Until it has its own picture it knows nobody to wake.
         let flights = self.flights.get().ok_or(WakeError::Failed)?;
-        flights.wake(route, deadline).await
+        let waking = flights.wake(route, deadline);
+        match self.old_news(route) {
+            Some(said) => tokio::join!(waking, async { flights.awake(&said) }).0,
+            None => waking.await,
+        }
     }
 }

@@ -233,7 +233,8 @@ impl World {
         let builder = builder
             .options(options)
             .activity(Arc::new(self.fronts.clone()))
-            .followers(Arc::new(self.fronts.clone()));
+            .followers(Arc::new(self.fronts.clone()))
+            .waiters(Arc::new(self.fronts.clone()));
         match builder.start(&self.tasks, deadline).await {
             Ok(control) => self.control = Some(control),
             Err(error) => tracing::debug!(%error, "control did not start"),

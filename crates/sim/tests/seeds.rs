@@ -85,4 +85,5 @@ caught! {
     wakes_that_nobody_opted_into_are_caught: UninvitedWake from 0;
     ends_that_do_not_wait_for_gateways_to_close_are_caught: UnheardClosing from 0;
     who_is_sent_away_from_a_sandbox_that_closes_is_noticed: LostClosing from 0;
+    news_that_are_older_than_the_wake_are_caught: OldNews from 0;
 }

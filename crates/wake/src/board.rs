@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use routes::{Route, WakeError};
 use tokio::sync::oneshot;
 
-use crate::{Options, turns::Team};
+use crate::{Options, news::News, turns::Team};
 
 /// How a flight ended.
 pub(crate) type Outcome = Result<Arc<Route>, WakeError>;
@@ -38,6 +38,7 @@ pub(crate) struct Board {
 struct Flight {
     team: Team,
     seats: Seats,
+    news: Arc<News>,
 }
 
 /// A seat that was taken.
@@ -45,8 +46,8 @@ struct Flight {
 pub(crate) struct Seated {
     pub(crate) number: u64,
     pub(crate) answer: oneshot::Receiver<Outcome>,
-    /// Whether there was no flight yet.
-    pub(crate) is_first: bool,
+    /// If there was no flight yet: what it hears.
+    pub(crate) begins: Option<Arc<News>>,
 }
 
 impl Board {
@@ -76,13 +77,20 @@ impl Board {
         let flight = self.flights.entry(delivery).or_insert_with(|| Flight {
             team: team.clone(),
             seats: Seats::new(),
+            news: Arc::default(),
         });
         flight.seats.insert(self.next_seat, sender);
         Ok(Seated {
             number: self.next_seat,
             answer,
-            is_first,
+            begins: is_first.then(|| Arc::clone(&flight.news)),
         })
+    }
+
+    /// What the flight of a delivery hears, if there is one.
+    pub(crate) fn news(&self, delivery: Delivery) -> Option<Arc<News>> {
+        let flight = self.flights.get(&delivery)?;
+        Some(Arc::clone(&flight.news))
     }
 
     /// Takes a seat from the team that has most, if that leaves it with no fewer than this one.

@@ -13,13 +13,14 @@ use parking_lot::Mutex;
 use routes::{Route, State, WakeError};
 use store::{Store, StoreError, StoreExt as _};
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::Semaphore,
     time::{Instant, timeout_at},
 };
 
 use crate::{
     Options,
-    board::{Board, Delivery, Outcome, TOO_MANY, Ticket},
+    board::{Board, Delivery, Outcome, Seated, TOO_MANY, Ticket},
+    news::News,
     quota::{NoQuota, Quota},
     stats::{Rung, Stats, Whom},
     turns::{Team, Turns},
@@ -130,6 +131,18 @@ impl Flights {
         self.0.stats.counted(seen).await
     }
 
+    /// Tells of a delivery that is seen to run, as its record is about to say, at the version of the
+    /// record that was looked at. Only for one whose workload is the one that slept.
+    pub fn awake(&self, sandbox: &Sandbox) {
+        let delivery = (sandbox.uid(), sandbox.spec.epoch);
+        let news = self.0.board.lock().news(delivery);
+        if let Some(news) = news
+            && let Some(route) = Route::of(sandbox).filter(|r| r.state == State::Running)
+        {
+            news.tell(Arc::new(route));
+        }
+    }
+
     async fn wait(&self, route: &Route, deadline: Instant) -> Outcome {
         let inner = &*self.0;
         if route.is_closing
@@ -142,13 +155,18 @@ impl Flights {
             return Err(WakeError::NotFound);
         }
         let delivery = (route.uid, route.epoch);
-        let (ticket, answer, is_first) = inner.take_seat(delivery, &route.owner)?;
-        if is_first {
+        let seated = inner.take_seat(delivery, &route.owner)?;
+        let ticket = Ticket {
+            board: &inner.board,
+            delivery,
+            number: seated.number,
+        };
+        if let Some(news) = seated.begins {
             let key = key_of(route);
             let (inner, team) = (Arc::clone(&self.0), route.owner.clone());
             inner.stats.began();
             self.0.tasks.spawn(async move {
-                let flown = inner.fly(&key, delivery, &team).await;
+                let flown = inner.fly(&key, delivery, &team, &news).await;
                 let (outcome, flown) = match flown {
                     Ok((route, flown)) => (Ok(route), Some(flown)),
                     Err(error) => (Err(error), None),
@@ -160,7 +178,7 @@ impl Flights {
                 }
             });
         }
-        let outcome = timeout_at(deadline, answer).await;
+        let outcome = timeout_at(deadline, seated.answer).await;
         drop(ticket);
         match outcome {
             Ok(Ok(outcome)) => outcome,
@@ -186,18 +204,8 @@ impl Flights {
 }
 
 impl Inner {
-    fn take_seat(
-        &self,
-        delivery: Delivery,
-        team: &Team,
-    ) -> Result<(Ticket<'_>, oneshot::Receiver<Outcome>, bool), WakeError> {
-        let seated = self.board.lock().seat(delivery, team, &self.options)?;
-        let ticket = Ticket {
-            board: &self.board,
-            delivery,
-            number: seated.number,
-        };
-        Ok((ticket, seated.answer, seated.is_first))
+    fn take_seat(&self, delivery: Delivery, team: &Team) -> Result<Seated, WakeError> {
+        self.board.lock().seat(delivery, team, &self.options)
     }
 
     /// Tells everybody who waits, in the order in which they came.
@@ -214,6 +222,7 @@ impl Inner {
         key: &Key,
         delivery: Delivery,
         team: &Team,
+        news: &News,
     ) -> Result<(Arc<Route>, Flown), WakeError> {
         let deadline = Instant::now() + self.options.timeout;
         let flown = timeout_at(deadline, async {
@@ -228,11 +237,14 @@ impl Inner {
                 };
                 tried = true;
                 let written = self.clock.monotonic();
+                // What the record says comes first: it is newer than any news of the same wake.
+                let arrived = tokio::select! {
+                    biased;
+                    arrived = self.arrival(key, delivery, intended.since, deadline) => arrived?,
+                    route = news.since(intended.since) => Some(route),
+                };
                 // Nothing means that it was put to sleep again under way, or could not be woken.
-                if let Some(route) = self
-                    .arrival(key, delivery, intended.since, deadline)
-                    .await?
-                {
+                if let Some(route) = arrived {
                     let flown = Flown {
                         intended,
                         turn,
@@ -246,8 +258,13 @@ impl Inner {
         flown.await.unwrap_or(Err(WakeError::Timeout))
     }
 
-    /// Notes for whom a flight waited. What the runtime took of it is in the record.
+    /// Notes for whom a flight waited. What the runtime took of it is in the record, which may be
+    /// under way.
     async fn account(&self, key: &Key, delivery: Delivery, flown: Flown) {
+        let deadline = Instant::now() + self.options.timeout;
+        let since = flown.intended.since;
+        // Whatever has become of it: what counts is what the record says of this wake.
+        let _ = self.arrival(key, delivery, since, deadline).await;
         let found = self.store.find::<SandboxSpec>(key).await.ok().flatten();
         let runtime = found
             .filter(|s| (s.uid(), s.spec.epoch) == delivery)

@@ -15,19 +15,22 @@
 //! ```
 //!
 //! The intent to be awake and the new deadline are one compare-and-set. What comes after is read
-//! from a cache whose versions say whether it is an answer to that write; nothing is ever asked of
-//! control or a runtime. What a team may have awake is reserved before that write.
+//! from a cache whose versions say whether it is an answer to that write, or told by whoever sees it
+//! awake, at a version too; nothing is ever asked of control or a runtime. What a team may have awake
+//! is reserved before that write.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | `flight` | the flights themselves |
 //! | `board` | who waits for which, and who gives way when too many wait |
+//! | `news` | what is told of a sandbox before its record says it |
 //! | `turns` | so many at once, fair between teams |
 //! | [`quota`] | what teams may have awake |
 //! | [`stats`] | what happened, as numbers |
 
 mod board;
 mod flight;
+mod news;
 mod options;
 pub mod quota;
 pub mod stats;

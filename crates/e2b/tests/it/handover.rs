@@ -9,16 +9,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use e2b::ports::{ImageProblem, Images};
+use e2b::ports::{ImageProblem, Images, Unsaid};
 use model::{
-    Epoch, SandboxPool, Spec as _,
+    Epoch, Key, Namespace, SandboxPool, Spec as _,
     hook::Hook,
     lifecycle::Phase,
     pool::{PoolSpec, RecyclePolicy},
+    sandbox::DesiredState,
     template::ImagePullPolicy,
 };
+use parking_lot::Mutex;
 use runtime::{
-    Runtime,
+    Runtime, WorkloadState,
     fake::{Call, CallFault, FakeRuntime, NO_IMAGE},
 };
 use serde_json::{Value, json};
@@ -51,6 +53,17 @@ impl Images for FakeImages {
         }
         let pinned = self.runtime.pin(image, pull).await;
         pinned.map_err(|error| ImageProblem::Wrong(error.to_string().into()))
+    }
+}
+
+/// Sandboxes that have answered somebody, as a gateway knows them.
+#[derive(Debug, Default)]
+pub(crate) struct Answered(Mutex<Vec<Key>>);
+
+impl Unsaid for Answered {
+    fn of(&self, team: &Namespace) -> Vec<Key> {
+        let of_team = |key: &&Key| key.namespace.as_ref() == Some(team);
+        self.0.lock().iter().filter(of_team).cloned().collect()
     }
 }
 
@@ -304,4 +317,38 @@ async fn what_was_made_is_found_by_its_key_while_no_registry_answers() {
     let other = keyed("two").await;
     assert_eq!(other.status, 503, "{}", other.text);
     assert_eq!(world.records().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_has_answered_is_not_called_asleep() {
+    let world = World::new().await;
+    let [client, other] = [world.client("a").await, world.client("b").await];
+    let id = client.create(json!({"autoPause": true})).await;
+    client.pause(&id).await;
+    let mut sandbox = world.records().await.remove(0);
+    sandbox.spec.desired_state = DesiredState::Running;
+    // The intent is written, and what control sees then is not.
+    allow(&world, 1);
+    world.store.update_spec(&sandbox).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let inside = &world.runtime.truth()[&sandbox.uid()];
+    assert_eq!(inside.facts.state, WorkloadState::Running);
+    let (path, pause) = (format!("/sandboxes/{id}"), format!("/sandboxes/{id}/pause"));
+    assert_eq!(client.get(&path).await.body["state"], "paused");
+    world.unsaid.0.lock().push(sandbox.key());
+    let others = other.get("/v2/sandboxes").await;
+    assert_eq!(others.body, json!([]), "nobody else waits");
+    let (found, running, ()) = tokio::join!(
+        client.get(&path),
+        client.get("/v2/sandboxes?state=running"),
+        async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            world.store.faults().clear();
+        }
+    );
+    assert_eq!(found.body["state"], "running");
+    assert_eq!(running.body[0]["sandboxID"], json!(id), "{}", running.text);
+    assert_eq!(client.post_nothing(&pause).await.status, 204);
+    let record = world.records().await.remove(0);
+    assert_eq!(record.status.sleeps.woken, 1, "each wake is in the record");
 }

@@ -21,7 +21,7 @@ use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
-use crate::handover::FakeImages;
+use crate::handover::{Answered, FakeImages};
 
 /// Everything but the runtime and the store is made anew by a restart.
 pub(crate) struct World {
@@ -32,6 +32,7 @@ pub(crate) struct World {
     pub(crate) keys: Keys,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) images: Arc<FakeImages>,
+    pub(crate) unsaid: Arc<Answered>,
     pub(crate) api: Arc<E2b>,
     pub(crate) control: Option<Control>,
     pub(crate) tasks: Tasks,
@@ -147,11 +148,13 @@ impl World {
         let ledger = Ledger::new(caches.sandboxes.clone(), caches.templates.clone(), size);
         let sampler = Arc::new(Sampler::default());
         let images = Arc::new(FakeImages::of(runtime.clone()));
+        let unsaid = Arc::new(Answered::default());
         let audit = tempfile::tempdir().unwrap();
         let ports = Ports {
             metrics: sampler.clone(),
             admins: Arc::new(OneToken),
             images: images.clone(),
+            unsaid: unsaid.clone(),
             desk: Some(Arc::clone(control.desk())),
             audit: Some(Audit::open(audit.path(), auth::audit::Options::default()).unwrap()),
             ..Ports::new(
@@ -174,6 +177,7 @@ impl World {
             keys,
             sampler,
             images,
+            unsaid,
             api,
             control: Some(control),
             tasks,

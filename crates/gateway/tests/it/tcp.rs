@@ -191,6 +191,34 @@ async fn bytes_for_a_sandbox_that_was_put_to_sleep_under_a_stream_wake_it() {
 }
 
 #[tokio::test]
+async fn a_stream_to_one_that_is_awake_before_the_table_hears_of_it_waits_no_more() {
+    let script = Arc::new(Script::default());
+    let world = world(&script, Duration::from_secs(60));
+    let program = echo(&world).await;
+    let mut woken = world.apply(asleep(&world, State::Resuming));
+    woken.state = State::Running;
+    *script.says.lock().await = Some(Ok(woken));
+    let streams = world.gateway.streams();
+    let opened = streams.open(To::Id("box"), number(program.port), Proof::Operator);
+    let mut stream = opened.await.unwrap();
+    let mut back = [0; 5];
+    for _ in 0..2 {
+        stream.write_all(b"hello").await.unwrap();
+        stream.read_exact(&mut back).await.unwrap();
+    }
+    assert_eq!(script.calls.load(Ordering::SeqCst), 1);
+    // What is newer counts again.
+    let mut woken = world.apply(asleep(&world, State::Paused));
+    woken.state = State::Running;
+    *script.says.lock().await = Some(Ok(woken));
+    for _ in 0..2 {
+        stream.write_all(b"hello").await.unwrap();
+        stream.read_exact(&mut back).await.unwrap();
+    }
+    assert_eq!(script.calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn a_stream_counts_as_use_and_is_cut_when_its_delivery_is_over() {
     let world = World::new();
     let program = echo(&world).await;

@@ -2,9 +2,10 @@
 //!
 //! Every request ends once. One that came to a sandbox which traffic may wake, and which nobody
 //! changed meanwhile, is not told that there is none; nor is one that came to any sandbox while that
-//! was being closed, before it has ended. Nothing reaches another delivery than it was
-//! for. What wakes a sandbox writes that once per sleep. Nobody is put to sleep, ended or released
-//! for being idle who was not; and one that is ended or released so has nobody inside.
+//! was being closed, before it has ended. Who is told that a sandbox is awake, before its record says
+//! so, finds it awake. Nothing reaches another delivery than it was for. What wakes a sandbox writes
+//! that once per sleep. Nobody is put to sleep, ended or released for being idle who was not; and one
+//! that is ended or released so has nobody inside.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,6 +16,7 @@ use model::{
 };
 use plan::idle::staleness;
 use routes::{Route, WakeError};
+use runtime::WorkloadState;
 
 use super::{Checker, ONE_TURN, State};
 use crate::traffic::{Ending, Refusal};
@@ -103,6 +105,22 @@ impl Checker {
         };
         let detail = format!("request {number} was told that {came_to:?} is not there");
         state.broken(promise, detail);
+    }
+
+    /// Hears that a request was told that its sandbox is awake.
+    pub fn woken(&self, route: &Route) {
+        let mut state = self.state.lock();
+        let mut all = state.sandboxes.values();
+        let now = all.find(|s| s.uid() == route.uid && s.spec.epoch == route.epoch);
+        // Nothing was written since what it was told of, and that did not say that it is awake.
+        let is_unsaid =
+            |s: &&Sandbox| s.version() <= route.version && matches!(s.status.phase, Phase::Paused);
+        let truth = self.runtime.truth();
+        let frozen = |i: &runtime::fake::Inside| i.facts.state == WorkloadState::Frozen;
+        if now.filter(is_unsaid).is_some() && truth.get(&route.uid).is_some_and(frozen) {
+            let detail = format!("{route:?} is frozen");
+            state.broken("awake is what the runtime shows", detail);
+        }
     }
 
     /// Hears that a request goes in, for as long as the answer is kept.
