@@ -1,11 +1,6 @@
 //! The sandbox that a build runs its steps in.
 
-use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use agent_client::{Client, Event, StartOptions};
 use cache::{SnapshotIndex, Term, WaitError};
@@ -15,7 +10,6 @@ use model::{
     sandbox::{Lease, Resources, SANDBOX_FINALIZER, SandboxSpec, Timeouts},
     snapshot::{DEFAULT_TAG, SnapshotPhase, SnapshotSpec},
 };
-use runtime::Family;
 use store::StoreExt as _;
 use tokio::time::Instant;
 use wire::{
@@ -172,18 +166,7 @@ fn why_it_ended(sandbox: &Sandbox) -> String {
 impl Builder {
     fn agent(&self, sandbox: &Sandbox, id: &SandboxId) -> Result<Client, agent_client::Error> {
         let (inside, uid) = (Arc::clone(&self.on.inside), sandbox.uid());
-        let client = Client::new(move || {
-            let socket = inside.socket(uid, Family::V4);
-            async move {
-                let socket = TcpStream::from(socket.map_err(std::io::Error::other)?);
-                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, envd::PORT));
-                let stream = tokio::net::TcpSocket::from_std_stream(socket)
-                    .connect(address)
-                    .await?;
-                stream.set_nodelay(true)?;
-                Ok(stream)
-            }
-        });
+        let client = Client::new(move || runtime::dial(&*inside, uid, envd::PORT));
         let token = self.on.seal.agent_token(id);
         client.with_token(&wire::Secret::from(token.reveal().to_owned()))
     }

@@ -12,14 +12,9 @@
 //! Whoever dies in between does it all again: an agent takes the same settings twice, and one that
 //! has another token by now is shown the token before.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{io, path::PathBuf, time::Duration};
 
-use ::runtime::{Arming, Fence, RuntimeError};
+use ::runtime::{Arming, Fence, RuntimeError, connect};
 use agent_client::Client;
 use images::ImageConfig;
 use kit::{Clock as _, SystemClock};
@@ -176,18 +171,11 @@ impl Engine {
         port: u16,
     ) -> Result<tokio::net::TcpStream> {
         let clock = SystemClock::default();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut pause = FIRST_PAUSE;
         loop {
-            let socket = TcpStream::from(self.socket_of(uid, process, Family::V4)?);
-            let dialled = tokio::net::TcpSocket::from_std_stream(socket).connect(address);
-            let error = match dialled.await {
-                Ok(stream) => {
-                    stream
-                        .set_nodelay(true)
-                        .doing("set up a socket to the agent")?;
-                    return Ok(stream);
-                }
+            let socket = self.socket_of(uid, process, Family::V4)?;
+            let error = match connect(socket, port).await {
+                Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
             if clock.monotonic() >= PATIENCE {

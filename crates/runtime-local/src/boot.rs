@@ -15,8 +15,6 @@
 //! has another.
 
 use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
@@ -40,7 +38,7 @@ use crate::{
     engine::Engine,
     error::{Doing as _, Result},
     record::{self, Place, Record},
-    socket::Family,
+    socket::dial,
 };
 
 /// How long one call waits.
@@ -277,20 +275,8 @@ impl Attempt {
     fn client(&self, token: Option<Secret>) -> Result<Client, RuntimeError> {
         let (engine, uid) = (self.engine.clone(), self.uid);
         let client = Client::new(move || {
-            // An engine that is gone must not be kept by who waits for a sandbox of it.
-            let dial = engine.upgrade().ok_or(io::ErrorKind::NotConnected);
-            let dial = dial.map_err(io::Error::from).and_then(|engine| {
-                let port = engine.options.agent_port.unwrap_or(wire::envd::PORT);
-                let socket = engine.socket(uid, Family::V4).map_err(io::Error::other)?;
-                Ok((TcpStream::from(socket), port))
-            });
-            async move {
-                let (socket, port) = dial?;
-                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-                tokio::net::TcpSocket::from_std_stream(socket)
-                    .connect(address)
-                    .await
-            }
+            let port = engine.upgrade().and_then(|it| it.options.agent_port);
+            dial(&engine, uid, port.unwrap_or(wire::envd::PORT))
         });
         match token {
             None => Ok(client),
@@ -334,17 +320,9 @@ impl Attempt {
             Err(error) if error.is_retryable() => return Ok(Try::NotYet(error.to_string().into())),
             Err(error) => return Err(refused(BootFailure::ReadyCommand, &error)),
         };
-        let mut words = Vec::new();
-        let ended = running
-            .wait(|event| {
-                said(&mut words, &event);
-                Ok::<(), agent_client::Error>(())
-            })
-            .await;
-        Ok(match ended {
-            Ok(end) if end.exited && end.exit_code == 0 => Try::Ready,
-            Ok(end) => Try::NotYet(describe(&end, &words).into()),
-            Err(error) => Try::NotYet(error.to_string().into()),
+        Ok(match succeed(running).await {
+            Ok(()) => Try::Ready,
+            Err(why) => Try::NotYet(why.into()),
         })
     }
 }
@@ -401,8 +379,24 @@ fn refused(failure: BootFailure, error: &agent_client::Error) -> RuntimeError {
     }
 }
 
+/// Waits for a command's end; what is told of it if it did not end well.
+pub(crate) async fn succeed(running: Running) -> Result<(), String> {
+    let mut words = Vec::new();
+    let ended = running
+        .wait(|event| {
+            said(&mut words, &event);
+            Ok::<(), agent_client::Error>(())
+        })
+        .await;
+    match ended {
+        Ok(end) if end.exited && end.exit_code == 0 => Ok(()),
+        Ok(end) => Err(describe(&end, &words)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Keeps the last of what a command says.
-pub(crate) fn said(words: &mut Vec<u8>, event: &Event) {
+fn said(words: &mut Vec<u8>, event: &Event) {
     if let Event::Stdout(bytes) | Event::Stderr(bytes) | Event::Pty(bytes) = event {
         words.extend_from_slice(bytes);
         let surplus = words.len().saturating_sub(4 * LAST_WORDS);
@@ -412,7 +406,7 @@ pub(crate) fn said(words: &mut Vec<u8>, event: &Event) {
 
 /// What is told of a command's end. Its words are untrusted: one line of them, without anything
 /// that a terminal would obey.
-pub(crate) fn describe(end: &EndEvent, words: &[u8]) -> String {
+fn describe(end: &EndEvent, words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
     let line: String = line

@@ -11,7 +11,6 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
@@ -38,11 +37,11 @@ use wire::{
 
 use crate::{
     arm,
-    boot::{describe, said},
+    boot::succeed,
     engine::Engine,
     error::{Doing as _, Result},
     record::{self, Place},
-    socket::Family,
+    socket::dial,
 };
 
 /// How long one call waits.
@@ -277,24 +276,12 @@ impl Inside {
         };
         let running = agent.start(&request, options).await;
         let running = running.map_err(|error| error.to_string())?;
-        let mut words = Vec::new();
-        let ended = running
-            .wait(|event| {
-                said(&mut words, &event);
-                Ok::<(), agent_client::Error>(())
-            })
-            .await;
-        match ended {
-            Ok(end) if end.exited && end.exit_code == 0 => Ok(()),
-            Ok(end) => Err(describe(&end, &words)),
-            Err(error) => Err(error.to_string()),
-        }
+        succeed(running).await
     }
 
     fn agent(&self, user: Option<&str>) -> Result<Client, String> {
         let (engine, uid) = (self.engine.clone(), self.uid);
         let mut client = Client::new(move || {
-            // An engine that is gone must not be kept by who waits for a sandbox of it.
             let port = engine.upgrade().and_then(|it| it.options.agent_port);
             let dial = port.map(|port| dial(&engine, uid, port));
             async move { dial.ok_or(io::ErrorKind::NotConnected)?.await }
@@ -357,25 +344,6 @@ fn written(hook: &HttpHook) -> http::Result<Request<Full<Bytes>>> {
     }
     let body = hook.body.as_deref().unwrap_or_default();
     request.body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
-}
-
-/// Connects to a port on a sandbox's loopback.
-fn dial(
-    engine: &Weak<Engine>,
-    uid: Uid,
-    port: u16,
-) -> impl Future<Output = io::Result<tokio::net::TcpStream>> + use<> {
-    let engine = engine.upgrade().ok_or(io::ErrorKind::NotConnected);
-    let socket = engine.map_err(io::Error::from).and_then(|engine| {
-        let socket = engine.socket(uid, Family::V4);
-        socket.map_err(|error| io::Error::other(error.to_string()))
-    });
-    async move {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        tokio::net::TcpSocket::from_std_stream(TcpStream::from(socket?))
-            .connect(address)
-            .await
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd as _, OwnedFd},
+    sync::Weak,
 };
 
 pub(crate) use ::runtime::Family;
-use ::runtime::RuntimeError;
+use ::runtime::{RuntimeError, connect};
 use model::Uid;
 use rustix::{
     io::Errno,
@@ -21,6 +22,7 @@ use rustix::{
         move_into_thread_name_spaces,
     },
 };
+use tokio::net::TcpStream;
 
 use crate::{
     engine::Engine,
@@ -101,4 +103,18 @@ impl Engine {
         self.home.come_back();
         socket.doing("make a socket in the sandbox")
     }
+}
+
+/// Connects to a port on a sandbox's loopback. An engine that is gone is not kept by who waits for a
+/// sandbox of it.
+pub(crate) fn dial(
+    engine: &Weak<Engine>,
+    uid: Uid,
+    port: u16,
+) -> impl Future<Output = io::Result<TcpStream>> + use<> {
+    let engine = engine.upgrade().ok_or(io::ErrorKind::NotConnected);
+    let socket = engine
+        .map_err(io::Error::from)
+        .and_then(|engine| engine.socket(uid, Family::V4).map_err(io::Error::other));
+    async move { connect(socket?, port).await }
 }

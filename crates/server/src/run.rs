@@ -5,7 +5,6 @@
 //! started through the agent inside, which is reached from within the sandbox's network namespace.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -19,7 +18,7 @@ use model::{
     Epoch, Generation, OperationId, Uid,
     workload::{Arming, Fence, WorkloadSpec},
 };
-use runtime::{Family, Inside, Runtime as _};
+use runtime::{Inside, Runtime as _};
 use runtime_local::{LocalRuntime, Options};
 use tokio::signal::unix::{SignalKind, signal};
 use wire::envd;
@@ -192,18 +191,7 @@ async fn inside(
 
 /// The agent of a sandbox on this machine, dialled from within its network namespace.
 fn agent_of(inside: Arc<dyn Inside>, uid: Uid) -> Client {
-    Client::new(move || {
-        let socket = inside.socket(uid, Family::V4);
-        async move {
-            let socket = TcpStream::from(socket.map_err(std::io::Error::other)?);
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, envd::PORT));
-            let stream = tokio::net::TcpSocket::from_std_stream(socket)
-                .connect(address)
-                .await?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        }
-    })
+    Client::new(move || runtime::dial(&*inside, uid, envd::PORT))
 }
 
 /// The agent that runs inside every sandbox.

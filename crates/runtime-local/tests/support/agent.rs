@@ -1,15 +1,12 @@
 //! Sandboxes whose first process is the agent.
 
 use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use agent_client::{Client, Error, Event, StartOptions};
 use model::Uid;
-use runtime::{Family, Inside as _};
 use runtime_local::{LocalRuntime, Options};
 use wire::process::{ProcessConfig, StartRequest};
 
@@ -39,15 +36,7 @@ pub(crate) fn host() -> Host {
 
 pub(crate) fn client(runtime: &LocalRuntime, uid: Uid) -> Client {
     let runtime = runtime.clone();
-    Client::new(move || {
-        let socket = runtime.socket(uid, Family::V4).map_err(io::Error::other);
-        async {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, wire::envd::PORT));
-            tokio::net::TcpSocket::from_std_stream(TcpStream::from(socket?))
-                .connect(address)
-                .await
-        }
-    })
+    Client::new(move || runtime::dial(&runtime, uid, wire::envd::PORT))
 }
 
 pub(crate) async fn sh(client: &Client, script: &str) -> Result<String, Error> {
