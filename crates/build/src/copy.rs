@@ -9,12 +9,12 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::stream;
+use model::Level;
 use tokio::sync::mpsc;
 
 use crate::{
     archive,
     job::Job,
-    log::Level,
     recipe::Copy,
     room::{Command, Room},
     surroundings::Surroundings,

@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use model::{Name, Namespace, Timestamp, Uid};
+use model::{Level, Name, Namespace, Timestamp, Uid};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     builder::Builder,
     error::{Doing as _, Failure, Result, Stage},
-    log::{Level, Line, Log},
+    log::{Line, Log},
     record::{Build, Reason, State},
 };
 

@@ -3,12 +3,11 @@
 //! Until its record loses its annotation a build can be given up and leaves nothing. That one write,
 //! which also puts the tags on it, makes it ready; what follows only tidies up.
 
-use model::{Name, StringMap};
+use model::{Level, Name, StringMap};
 
 use crate::{
     error::{Failure, Stage},
     job::{Job, Outcome},
-    log::Level,
     room::shell,
 };
 

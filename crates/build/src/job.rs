@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use auth::quota::Account;
 use model::{
-    Digest, Key as RecordKey, Metadata, Name, SandboxId, SandboxSnapshot, SandboxTemplate,
+    Digest, Key as RecordKey, Level, Metadata, Name, SandboxId, SandboxSnapshot, SandboxTemplate,
     template::{self, ImagePullPolicy, TemplateSpec},
 };
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use crate::{
     error::{Failure, Refused, Stage},
     finish::Built,
     key::Key,
-    log::{Level, Line},
+    log::Line,
     ports::{Made, Source},
     recipe::{Base, Instruction, Recipe},
     record::Build,

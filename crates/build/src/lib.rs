@@ -53,7 +53,7 @@ mod tests;
 
 pub use builder::{Builder, Options, Wish};
 pub use error::{Refused, Result};
-pub use log::{Level, Line, Page};
+pub use log::{Line, Page};
 pub use ports::{Made, Ports, Source, Workshop, WorkshopError};
 pub use recipe::{Asked, AskedStep, Identity, Login, Recipe};
 pub use record::{Build, Reason, State};

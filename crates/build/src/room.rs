@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use agent_client::{Client, Event, StartOptions};
 use cache::{SnapshotIndex, Term, WaitError};
 use model::{
-    Epoch, Key as RecordKey, Metadata, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot,
+    Epoch, Key as RecordKey, Level, Metadata, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot,
     lifecycle::{Traffic, traffic},
     sandbox::{Lease, Resources, SANDBOX_FINALIZER, SandboxSpec, Timeouts},
     snapshot::{DEFAULT_TAG, SnapshotPhase, SnapshotSpec},
@@ -17,13 +17,7 @@ use wire::{
     process::{EndEvent, ProcessConfig, StartRequest},
 };
 
-use crate::{
-    ANNOTATION,
-    builder::Builder,
-    job::Job,
-    key::Key,
-    log::{Level, Splitter},
-};
+use crate::{ANNOTATION, builder::Builder, job::Job, key::Key, log::Splitter};
 
 /// How long a sandbox of a build may take to start; what it starts from may be large.
 const STARTUP: Duration = Duration::from_secs(600);

@@ -12,11 +12,9 @@ pub(crate) mod wire;
 
 use std::sync::Arc;
 
-use build::{
-    Asked, AskedStep, Builder, Level, Line, Login, Page, Recipe, Refused, Wish, recipe::Base,
-};
+use build::{Asked, AskedStep, Builder, Line, Login, Page, Recipe, Refused, Wish, recipe::Base};
 use http::StatusCode;
-use model::{Namespace, sandbox::Resources, workload::Secret};
+use model::{Level, Namespace, sandbox::Resources, workload::Secret};
 
 use crate::{
     body,

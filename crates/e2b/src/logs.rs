@@ -2,11 +2,11 @@
 
 use cache::EventIndex;
 use http::StatusCode;
-use model::{Event, Sandbox, Timestamp, event::Severity};
+use model::{Event, Level, Sandbox, Timestamp, event::Severity};
 use serde_json::json as value;
 
 use crate::{
-    ports::{Level, LogLine},
+    ports::LogLine,
     refusal::Refusal,
     route::{Answer, Call, Param, json},
     service::E2b,

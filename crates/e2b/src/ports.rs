@@ -4,7 +4,9 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use model::{Key, Namespace, Sandbox, SandboxId, Timestamp, Version, template::ImagePullPolicy};
+use model::{
+    Key, Level, Namespace, Sandbox, SandboxId, Timestamp, Version, template::ImagePullPolicy,
+};
 use thiserror::Error;
 
 /// What a sandbox used at one moment. Sizes are bytes.
@@ -76,40 +78,6 @@ pub enum ImageProblem {
     /// Nobody can say now.
     #[error("{0}")]
     Later(Box<str>),
-}
-
-/// How bad a line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// For those who look for a defect.
-    Debug,
-    /// All is well.
-    Info,
-    /// Something is wrong.
-    Warn,
-    /// Something has failed.
-    Error,
-}
-
-impl Level {
-    /// The name, as on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
-
-    /// The level of this name.
-    #[must_use]
-    pub fn read(name: &str) -> Option<Self> {
-        [Self::Debug, Self::Info, Self::Warn, Self::Error]
-            .into_iter()
-            .find(|level| level.as_str() == name)
-    }
 }
 
 /// One line of a sandbox's log.

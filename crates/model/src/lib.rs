@@ -16,6 +16,7 @@
 //! | [`team`], [`api_key`] | whose they are |
 //! | [`record`] | what a delivery was, once it is over |
 //! | [`event`] | what happened to an object, deduplicated and bounded |
+//! | [`level`] | how bad a line of a log is |
 //! | [`trouble`] | why something is not ready, or has ended |
 //! | [`lifecycle`] | the sandbox's state machine and its admission rules |
 //! | [`workload`] | what a runtime is asked for, and what it sees |
@@ -31,6 +32,7 @@ pub mod event;
 pub mod hook;
 pub mod ids;
 pub mod kinds;
+pub mod level;
 pub mod lifecycle;
 pub mod map;
 pub mod meta;
@@ -53,6 +55,7 @@ pub use ids::{
     Digest, Epoch, Generation, Incarnation, Key, KindName, Name, Namespace, OperationId, SandboxId,
     Uid, Version,
 };
+pub use level::Level;
 pub use map::StringMap;
 pub use meta::{Metadata, Object, Spec};
 pub use pool::SandboxPool;

@@ -1,8 +1,8 @@
 //! What the start command of a sandbox says, as the E2B API asks for it.
 
 use async_trait::async_trait;
-use e2b::ports::{Level, LogLine, LogSource};
-use model::Sandbox;
+use e2b::ports::{LogLine, LogSource};
+use model::{Level, Sandbox};
 use runtime_local::{LocalRuntime, OutputLine, Source};
 
 /// The log of the processes that sandboxes of this host have started by themselves. A member of a
