@@ -156,7 +156,7 @@ async fn perform(
             };
             for _ in 0..count {
                 match take_one(world, queue, namespace, claim, &images).await? {
-                    Some(version) => world.wrote(&claim.key(), version),
+                    Some(version) => world.wrote_sandbox(&claim.key(), version),
                     // The offer of a member brings the claim back here.
                     None => return Ok(()),
                 }
@@ -317,7 +317,7 @@ async fn give_back(
         .await
     {
         Ok(written) => {
-            world.wrote(&claim.key(), written.version());
+            world.wrote_sandbox(&claim.key(), written.version());
             Ok(())
         }
         Err(

@@ -224,7 +224,7 @@ async fn let_go(world: &World, pool: &SandboxPool, member: Member) -> Result<(),
         .retain(|owner| owner.uid != pool.uid());
     match world.ports.store.update_spec(&next).await {
         Ok(written) => {
-            world.wrote(&pool.key(), written.version());
+            world.wrote_sandbox(&pool.key(), written.version());
             Ok(())
         }
         // It changed in between: the next look decides.
@@ -259,7 +259,7 @@ async fn create_member(
     match created {
         Ok(created) => {
             holds.written(created.version());
-            world.wrote(&pool.key(), created.version());
+            world.wrote_sandbox(&pool.key(), created.version());
         }
         Err(StoreError::AlreadyExists(_)) => {}
         Err(StoreError::Unavailable {
@@ -288,7 +288,7 @@ async fn delete_member(world: &World, pool: &SandboxPool, member: Member) -> Res
             let record = match deletion {
                 store::Deletion::Removed(record) | store::Deletion::Marked(record) => record,
             };
-            world.wrote(&pool.key(), record.version());
+            world.wrote_sandbox(&pool.key(), record.version());
             Ok(())
         }
         // It was claimed, or changed, in between: it stays, and the next look decides.

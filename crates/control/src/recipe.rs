@@ -7,7 +7,7 @@ use model::{
     Key, Name, Sandbox, SandboxSnapshot, SandboxTemplate, Spec as _, StringMap,
     hook::{Hook, merged},
     lifecycle::Phase,
-    snapshot::{Recipe, SnapshotSpec},
+    snapshot::{Recipe, SnapshotPhase, SnapshotSpec},
     template::TemplateSpec,
 };
 use plan::{sandbox::Base, snapshot::MAIN_CONTAINER};
@@ -48,16 +48,19 @@ pub(crate) async fn base_of(world: &World, sandbox: &Sandbox) -> Result<Found, D
     if sandbox.status.phase != Phase::Pending {
         return Ok(Found::Images);
     }
-    // A cache that lags would show a snapshot as missing that its owner saw before asking.
     let snapshots = &world.caches.snapshots;
-    let deadline = Instant::now() + CATCH_UP;
-    let caught_up = snapshots.wait_for_version(sandbox.version(), deadline);
-    caught_up.await.map_err(|_| Done::Retry)?;
     let key = Key {
         kind: SnapshotSpec::KIND,
         namespace: sandbox.metadata.namespace.clone(),
         name: name.clone(),
     };
+    let is_ready = |s: Arc<SandboxSnapshot>| s.status.phase == SnapshotPhase::Ready;
+    if !snapshots.find(&key).is_some_and(is_ready) {
+        // A cache that lags shows a snapshot as missing that its owner saw before asking.
+        let deadline = Instant::now() + CATCH_UP;
+        let caught_up = snapshots.wait_for_version(sandbox.version(), deadline);
+        caught_up.await.map_err(|_| Done::Retry)?;
+    }
     Ok(match snapshots.find(&key) {
         Some(snapshot) => Found::Snapshot(snapshot),
         None => Found::Missing(name.clone()),

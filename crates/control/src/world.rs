@@ -145,6 +145,17 @@ pub struct Caches {
     pub templates: TemplateCache,
 }
 
+/// The newest versions that the turns of a key have written. One for each kind: versions are of the
+/// whole store, and where it is a cluster the cache of one kind hears late of what is written of
+/// another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Floors {
+    /// Of its own record.
+    own: Version,
+    /// Of sandboxes, where it is no sandbox itself.
+    sandboxes: Version,
+}
+
 /// Everything a driver needs.
 #[derive(Debug)]
 pub struct World {
@@ -154,8 +165,8 @@ pub struct World {
     pub(crate) deadlines: Deadlines<Key>,
     /// What each pool has asked for and not seen yet.
     pub(crate) expectations: Mutex<BTreeMap<Uid, Expectations>>,
-    /// The newest version each key's turns have written: the next turn must not look at less.
-    floors: Mutex<BTreeMap<Key, Version>>,
+    /// What each key's turns have written: the next turn must not look at less.
+    floors: Mutex<BTreeMap<Key, Floors>>,
     /// Sandboxes this loop has driven; what it finds under way in others was begun by another.
     adopted: Mutex<BTreeSet<Uid>>,
     /// Those that may have been frozen though what was inside had no time to end.
@@ -264,13 +275,14 @@ impl World {
 
     /// Waits until the caches that a turn of this key decides on have seen its last writes.
     pub(crate) async fn caught_up(&self, key: &Key) -> bool {
-        let Some(floor) = self.floors.lock().get(key).copied() else {
+        let Some(floors) = self.floors.lock().get(key).copied() else {
             return true;
         };
         let deadline = Instant::now() + CATCH_UP;
         let caches = &self.caches;
         // A turn reads its own kind and, for pools, claims and snapshots, sandboxes.
         let own = async {
+            let floor = floors.own;
             match key.kind {
                 model::pool::PoolSpec::KIND => caches.pools.wait_for_version(floor, deadline).await,
                 model::claim::ClaimSpec::KIND => {
@@ -279,26 +291,33 @@ impl World {
                 model::snapshot::SnapshotSpec::KIND => {
                     caches.snapshots.wait_for_version(floor, deadline).await
                 }
-                _sandbox => Ok(()),
+                _sandbox => caches.sandboxes.wait_for_version(floor, deadline).await,
             }
         };
         own.await.is_ok()
             && caches
                 .sandboxes
-                .wait_for_version(floor, deadline)
+                .wait_for_version(floors.sandboxes, deadline)
                 .await
                 .is_ok()
             && self
                 .floors
                 .lock()
                 .remove(key)
-                .is_some_and(|now| now == floor)
+                .is_some_and(|now| now == floors)
     }
 
-    /// Remembers what a turn of this key has written.
-    pub(crate) fn wrote(&self, key: &Key, version: Version) {
+    /// Remembers that a turn of this key has written its own record.
+    fn wrote(&self, key: &Key, version: Version) {
         let mut floors = self.floors.lock();
-        let floor = floors.entry(key.clone()).or_insert(version);
+        let floor = &mut floors.entry(key.clone()).or_default().own;
+        *floor = version.max(*floor);
+    }
+
+    /// Remembers that a turn of this key has written a sandbox.
+    pub(crate) fn wrote_sandbox(&self, key: &Key, version: Version) {
+        let mut floors = self.floors.lock();
+        let floor = &mut floors.entry(key.clone()).or_default().sandboxes;
         *floor = version.max(*floor);
     }
 
