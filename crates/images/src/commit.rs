@@ -75,6 +75,15 @@ impl Committed {
     }
 }
 
+/// What the image of a captured layer lies on.
+#[derive(Debug)]
+pub(crate) struct Below {
+    /// Of its manifest.
+    pub(crate) digest: Digest,
+    pub(crate) layers: Vec<Descriptor>,
+    pub(crate) configuration: Vec<u8>,
+}
+
 impl Store {
     /// Makes an image of a captured layer.
     ///
@@ -118,10 +127,33 @@ impl Store {
             return Err(damaged(base.digest(), "it is not an image"));
         };
         let configuration = inner.read_blob(&below.config.digest)?;
-        let (blob, size) = self.compressed(what, &mut hold, tell)?;
-        let configuration = with_layer(&configuration, &what.layer)
-            .ok_or_else(|| damaged(&below.config.digest, "it is not a configuration"))?;
-        let config = inner.put_bytes(&configuration, &mut hold)?;
+        let below = Below {
+            digest: base.digest().clone(),
+            layers: below.layers,
+            configuration,
+        };
+        let (digest, manifest) = self.put_on(below, what, &mut hold, tell)?;
+        Ok(Committed {
+            digest,
+            manifest,
+            base,
+            hold,
+        })
+    }
+
+    /// Makes the configuration and the manifest of a captured layer on what it lies on.
+    pub(crate) fn put_on(
+        &self,
+        below: Below,
+        what: &Commit,
+        hold: &mut Hold,
+        tell: &dyn Fn(u64),
+    ) -> Result<(Digest, Manifest)> {
+        let inner = self.inner();
+        let (blob, size) = self.compressed(what, hold, tell)?;
+        let configuration = with_layer(&below.configuration, &what.layer)
+            .ok_or_else(|| damaged(&below.digest, "its configuration is none"))?;
+        let config = inner.put_bytes(&configuration, hold)?;
         let descriptor = |media_type: &str, digest: Digest, size| Descriptor {
             media_type: media_type.into(),
             digest,
@@ -135,7 +167,7 @@ impl Store {
         }
         layers.push(descriptor(what.compression.media_type(), blob, size));
         let notes = [
-            (BASE_DIGEST, Some(base.digest())),
+            (BASE_DIGEST, Some(&below.digest)),
             (LAYER, Some(&what.layer)),
             (PARENT, what.parent.as_ref()),
         ];
@@ -151,18 +183,13 @@ impl Store {
         };
         let bytes = serde_json::to_vec(&manifest).map_err(io::Error::from);
         let bytes = bytes.doing("make a manifest")?;
-        let digest = inner.put_bytes(&bytes, &mut hold)?;
+        let digest = inner.put_bytes(&bytes, hold)?;
         reached(Step::Committed);
         // Read back: what is handed on must pass the rules that what is pulled does.
-        let Resolved::Image(manifest) = parse(digest.as_str(), &bytes)? else {
-            return Err(damaged(&digest, "it is not an image"));
-        };
-        Ok(Committed {
-            digest,
-            manifest,
-            base,
-            hold,
-        })
+        match parse(digest.as_str(), &bytes)? {
+            Resolved::Image(manifest) => Ok((digest, manifest)),
+            Resolved::Index(_) => Err(damaged(&digest, "it is not an image")),
+        }
     }
 
     /// Unpacks an image of a captured layer and gives it a name, so that sandboxes can be made from

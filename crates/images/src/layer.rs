@@ -28,7 +28,7 @@ pub mod restore;
 mod sparse;
 pub mod unpack;
 
-pub use capture::capture;
+pub use capture::{Earlier, Written, capture, capture_all};
 pub use ids::Ids;
 pub use restore::restore;
 pub use unpack::{Limits, unpack};

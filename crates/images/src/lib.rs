@@ -16,11 +16,13 @@
 //! | [`publish`] | captured layers to a registry and back |
 //! | [`import`], [`export`] | OCI layouts and Docker's archives |
 //! | [`commit`] | a captured layer as an image |
+//! | [`carry`] | the same, on an image that somebody else keeps |
 //! | [`debian`], `derive` | a Debian root made on this host, an image made of another |
 //! | [`layer`] | archives to directories and back; hostile ones are refused |
 //! | [`error`] | what can go wrong, and whose fault it is |
 //! | [`digest`], `compression`, [`tree`] | hashing, gzip and zstd, removing directories |
 
+pub mod carry;
 pub mod commit;
 pub mod debian;
 mod derive;
@@ -40,6 +42,7 @@ pub mod tree;
 
 mod compression;
 
+pub use carry::{Blobs, Foreign};
 pub use commit::{Commit, Committed};
 pub use compression::Compression;
 pub use debian::Debian;

@@ -99,6 +99,7 @@ impl Store {
             from: self.repository_with(found.digest(), &to),
             tag: to.digest().is_none().then(|| to.version().into()),
             manifests: vec![(found.digest().clone(), manifest)],
+            elsewhere: None,
         };
         let key = format!("{to} {}", found.digest());
         let (store, digest) = (self.clone(), found.digest().clone());
@@ -147,6 +148,7 @@ impl Store {
                         (committed.base().clone(), below),
                         (digest.clone(), committed.manifest.clone()),
                     ],
+                    elsewhere: None,
                 };
                 registry::push(inner, &parcel, &to, &login, &tasks, &tell).await?;
                 Ok(Pushed {

@@ -14,6 +14,7 @@
 //! | `pull` | from a name to an image |
 //! | `upload` | an upload that goes on where it broke off |
 //! | `push` | from an image to a name |
+//! | `remote` | single questions |
 //! | `capture` | a captured layer from where it was published |
 
 mod blob;
@@ -23,6 +24,7 @@ mod http;
 mod pull;
 mod push;
 pub mod reach;
+mod remote;
 mod served;
 mod session;
 mod upload;
@@ -47,6 +49,7 @@ pub use credentials::{Credentials, Login};
 pub(crate) use pull::{pull, resolve};
 pub(crate) use push::{Parcel, push};
 pub use reach::Reach;
+pub(crate) use remote::Remote;
 
 use crate::error::{Doing as _, ImageError, Result};
 

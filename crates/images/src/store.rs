@@ -374,7 +374,7 @@ impl Inner {
     }
 
     /// A file name that nobody else uses; leftovers of it are removed at the next opening.
-    fn new_name(&self, name: &str) -> String {
+    pub(crate) fn new_name(&self, name: &str) -> String {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         format!("{name}.{}-{number}.new", std::process::id())
     }

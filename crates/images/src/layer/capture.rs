@@ -1,11 +1,15 @@
 //! From an upper directory to an archive.
+//!
+//! An upper directory may lie on an earlier captured layer, which lies on an image. Then the archive
+//! holds both, as if one layer had been written all along: what the upper one says goes, whatever it
+//! hides of the earlier one is left out, and what the earlier one hides of the image stays hidden.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ffi::{CStr, CString},
     fs::{self, File},
     io::{self, BufWriter, Read as _, Write},
-    os::fd::{AsFd as _, BorrowedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::Path,
     thread,
 };
@@ -21,6 +25,7 @@ use tar::{Builder, EntryType, Header};
 use super::{
     DEPTH, HEX_XATTR, Ids, LITERAL, OPAQUE, WHITEOUT, XATTR,
     attributes::{Way, is_kept, translate},
+    lowers::Lowers,
     sparse,
 };
 use crate::{
@@ -43,6 +48,26 @@ impl<E: Into<io::Error>> From<E> for Failure {
     }
 }
 
+/// What is captured: directories as overlayfs has them, which nobody changes meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// What was written last.
+    pub upper: &'a Path,
+    /// The captured layer that it lies on, if that becomes part of the archive.
+    pub earlier: Option<Earlier<'a>>,
+    /// Whose ids are in there.
+    pub ids: Ids,
+}
+
+/// A captured layer, unpacked.
+#[derive(Clone, Copy, Debug)]
+pub struct Earlier<'a> {
+    /// Its directory.
+    pub layer: &'a Path,
+    /// The layers of the image that it lies on, uppermost first.
+    pub image: &'a [&'a Path],
+}
+
 /// Writes the archive of a directory that nobody changes meanwhile; when this returns it is
 /// durable under the name of its digest. `temporary` is a name no other capture uses. An archive
 /// of more than `most` bytes is refused before it is written. `note` writes down what the layer lies
@@ -58,10 +83,30 @@ pub fn capture(
     most: u64,
     note: impl FnOnce(&Digest) -> Result<Option<Note>>,
 ) -> Result<(Digest, u64)> {
+    let written = Written {
+        upper,
+        earlier: None,
+        ids,
+    };
+    capture_all(written, layers, temporary, most, note)
+}
+
+/// The same, for an upper directory that may lie on an earlier layer.
+///
+/// # Errors
+/// If a directory cannot be read or not be kept; then there is no archive.
+pub fn capture_all(
+    written: Written<'_>,
+    layers: &Path,
+    temporary: &str,
+    most: u64,
+    note: impl FnOnce(&Digest) -> Result<Option<Note>>,
+) -> Result<(Digest, u64)> {
+    let image = written.earlier.map(|earlier| Lowers::of(earlier.image));
+    let image = image.transpose()?;
     let new = layers.join(temporary);
     let file = File::create(&new).doing("make the layer's file")?;
-    let written = write(upper, ids, file, most);
-    let (digest, size, file) = match written {
+    let (digest, size, file) = match write(written, image, file, most) {
         Ok(done) => done,
         Err(error) => {
             // The failure says more than a leftover that the next capture overwrites.
@@ -103,19 +148,33 @@ pub fn capture(
     Ok((digest, size))
 }
 
-fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64, File), Failure> {
+fn write(
+    written: Written<'_>,
+    image: Option<Lowers>,
+    file: File,
+    most: u64,
+) -> Result<(Digest, u64, File), Failure> {
     let hashing = Hashing::new(BufWriter::with_capacity(1 << 18, file));
     let mut walk = Walk {
         tar: Builder::new(hashing),
-        ids,
+        ids: written.ids,
+        image,
         left: most,
         links: HashMap::new(),
         names: vec![0; 65_536],
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let top = openat(CWD, upper, flags, Mode::empty())?;
+    let open = |path| openat(CWD, path, flags, Mode::empty());
+    let top = open(written.upper)?;
+    let earlier = written.earlier.map(|it| open(it.layer)).transpose()?;
     let stat = rustix::fs::fstat(&top)?;
-    walk.directory(top.as_fd(), &stat, &mut Vec::new(), 0)?;
+    let both = Both {
+        upper: top.as_fd(),
+        earlier: earlier.as_ref().map(|fd| fd.as_fd()),
+        hides: false,
+        bare: false,
+    };
+    walk.directory(both, &stat, &mut Vec::new(), 0)?;
     let hashing = walk.tar.into_inner()?;
     let (hash, size) = (hashing.hash, hashing.size);
     let file = hashing
@@ -125,9 +184,33 @@ fn write(upper: &Path, ids: Ids, file: File, most: u64) -> Result<(Digest, u64, 
     Ok((finish(hash), size, file))
 }
 
+/// A directory in both layers.
+#[derive(Clone, Copy)]
+struct Both<'a> {
+    upper: BorrowedFd<'a>,
+    /// The same in the earlier layer, if it is a directory there.
+    earlier: Option<BorrowedFd<'a>>,
+    /// Whether the earlier layer has something else in its place, which hides the image's.
+    hides: bool,
+    /// Whether nothing of the image shows in it, because a directory above is opaque.
+    bare: bool,
+}
+
+/// Where something is that has a name.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    parent: BorrowedFd<'a>,
+    /// The directory that the earlier layer has under that name.
+    earlier: Option<BorrowedFd<'a>>,
+    hides: bool,
+    bare: bool,
+}
+
 struct Walk<W: Write> {
     tar: Builder<W>,
     ids: Ids,
+    /// What an earlier layer lies on that becomes part of the archive.
+    image: Option<Lowers>,
     /// How many bytes the archive may still grow by.
     left: u64,
     /// The first name of each file that has several.
@@ -140,7 +223,7 @@ impl<W: Write> Walk<W> {
     /// Writes a directory and what is in it. `path` is its name in the archive; the top has none.
     fn directory(
         &mut self,
-        fd: BorrowedFd<'_>,
+        both: Both<'_>,
         stat: &Stat,
         path: &mut Vec<u8>,
         depth: usize,
@@ -150,11 +233,17 @@ impl<W: Write> Walk<W> {
                 "directories are nested more than {DEPTH} deep"
             )));
         }
-        let extra = xattrs(fd, self.ids, &mut self.names)?;
+        let extra = self.xattrs(both.upper, path)?;
+        // One that is opaque hides all of the earlier layer's.
+        let earlier = both.earlier.filter(|_| !extra.opaque);
+        let opaque = match earlier {
+            Some(earlier) => self.xattrs(earlier, path)?.opaque,
+            None => extra.opaque,
+        };
         let mut name = path.clone();
         name.extend(if path.is_empty() { &b"./"[..] } else { b"/" });
         self.entry(EntryType::Directory, &name, stat, extra.kept)?;
-        if extra.opaque {
+        if opaque || both.hides {
             name.truncate(path.len() + usize::from(!path.is_empty()));
             if path.is_empty() {
                 name.clear();
@@ -162,33 +251,61 @@ impl<W: Write> Walk<W> {
             name.extend(OPAQUE);
             self.marker(&name)?;
         }
-        let mut names = Vec::new();
-        for entry in Dir::read_from(fd)? {
-            let entry = entry?;
-            if ![c".", c".."].contains(&entry.file_name()) {
-                names.push(CString::from(entry.file_name()));
+        let mut names = BTreeMap::new();
+        for (fd, is_upper) in [(earlier, false), (Some(both.upper), true)] {
+            let Some(fd) = fd else { continue };
+            for entry in Dir::read_from(fd)? {
+                let entry = entry?;
+                if ![c".", c".."].contains(&entry.file_name()) {
+                    names.insert(CString::from(entry.file_name()), is_upper);
+                }
             }
         }
-        names.sort();
+        let bare = both.bare || opaque || both.hides;
         let length = path.len();
-        for name in names {
+        for (name, is_upper) in names {
             if length > 0 {
                 path.push(b'/');
             }
             path.extend(name.as_bytes());
-            self.any(fd, &name, path, depth + 1)?;
+            let (from, below) = match (is_upper, earlier) {
+                (false, Some(earlier)) => (earlier, None),
+                (true | false, below) => (both.upper, below),
+            };
+            // What is removed and is not of the image was of the earlier layer, and is gone. To say so
+            // would be worse than nothing: where no layer below has a directory, whiteouts in it show.
+            if let Some(image) = &self.image
+                && is_whiteout(from, &name)?
+                && (bare || !has(image, path)?)
+            {
+                path.truncate(length);
+                continue;
+            }
+            let (earlier, hides) = match below {
+                Some(below) => earlier_of(below, &name)?,
+                None => (None, false),
+            };
+            let place = Place {
+                parent: from,
+                earlier: earlier.as_ref().map(|fd| fd.as_fd()),
+                hides,
+                bare,
+            };
+            self.any(place, &name, path, depth + 1)?;
             path.truncate(length);
         }
         Ok(())
     }
 
+    /// Writes what has a name in a directory.
     fn any(
         &mut self,
-        parent: BorrowedFd<'_>,
+        place: Place<'_>,
         name: &CStr,
         path: &mut Vec<u8>,
         depth: usize,
     ) -> Result<(), Failure> {
+        let parent = place.parent;
         let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let open = |flags| {
@@ -206,7 +323,13 @@ impl<W: Write> Walk<W> {
         match kind {
             FileType::Directory => {
                 let fd = open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-                return self.directory(fd.as_fd(), &stat, path, depth);
+                let both = Both {
+                    upper: fd.as_fd(),
+                    earlier: place.earlier,
+                    hides: place.hides,
+                    bare: place.bare,
+                };
+                return self.directory(both, &stat, path, depth);
             }
             FileType::CharacterDevice if stat.st_rdev == 0 => {
                 let start = path.len() - name.to_bytes().len();
@@ -235,7 +358,7 @@ impl<W: Write> Walk<W> {
             FileType::RegularFile => {
                 // Not waiting for anything: a name may have been exchanged for a pipe.
                 let file = File::from(open(OFlags::RDONLY | OFlags::NONBLOCK)?);
-                pax.extend(xattrs(file.as_fd(), self.ids, &mut self.names)?.kept);
+                pax.extend(self.xattrs(file.as_fd(), path)?.kept);
                 self.file(path, &stat, &file, pax)
             }
             FileType::Symlink => {
@@ -246,6 +369,18 @@ impl<W: Write> Walk<W> {
             FileType::Fifo => self.entry(EntryType::Fifo, path, &stat, pax),
             other => Err(Failure::Refused(format!(
                 "{} is a {other:?}, which no sandbox can make",
+                String::from_utf8_lossy(path)
+            ))),
+        }
+    }
+
+    fn xattrs(&mut self, fd: BorrowedFd<'_>, path: &[u8]) -> Result<Xattrs, Failure> {
+        let found = xattrs(fd, self.ids, &mut self.names)?;
+        match found.elsewhere {
+            false => Ok(found),
+            true => Err(Failure::Refused(format!(
+                "{} is only a reference to what another layer has: overlayfs was mounted with \
+                 redirect_dir or metacopy",
                 String::from_utf8_lossy(path)
             ))),
         }
@@ -365,12 +500,40 @@ impl<W: Write> Walk<W> {
 struct Xattrs {
     kept: Vec<(String, Vec<u8>)>,
     opaque: bool,
+    /// Part of what it is lies in another layer, under another name or behind it.
+    elsewhere: bool,
+}
+
+fn has(image: &Lowers, path: &[u8]) -> io::Result<bool> {
+    image.has(path).map_err(io::Error::other)
+}
+
+fn is_whiteout(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    Ok(kind == FileType::CharacterDevice && stat.st_rdev == 0)
+}
+
+/// What the earlier layer has under a name that is a directory in the upper one: a directory, or
+/// something that hides what the image has there.
+fn earlier_of(below: BorrowedFd<'_>, name: &CStr) -> io::Result<(Option<OwnedFd>, bool)> {
+    let stat = match statat(below, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(rustix::io::Errno::NOENT) => return Ok((None, false)),
+        Err(error) => return Err(error.into()),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Ok((None, true));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok((Some(openat(below, name, flags, Mode::empty())?), false))
 }
 
 fn xattrs(fd: BorrowedFd<'_>, ids: Ids, buffer: &mut [u8]) -> io::Result<Xattrs> {
     let mut found = Xattrs {
         kept: Vec::new(),
         opaque: false,
+        elsewhere: false,
     };
     let length = flistxattr(fd, &mut *buffer)?;
     let mut names: Vec<_> = buffer[..length]
@@ -388,6 +551,13 @@ fn xattrs(fd: BorrowedFd<'_>, ids: Ids, buffer: &mut [u8]) -> io::Result<Xattrs>
         if name == b"trusted.overlay.opaque" {
             get(&mut value)?;
             found.opaque |= value == b"y";
+        } else if [
+            &b"trusted.overlay.redirect"[..],
+            b"trusted.overlay.metacopy",
+        ]
+        .contains(&name)
+        {
+            found.elsewhere = true;
         } else if is_kept(name) {
             get(&mut value)?;
             if let Some(value) = translate(name, value, Way::Inward(ids)) {

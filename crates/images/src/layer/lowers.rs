@@ -42,18 +42,34 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 impl Lowers {
+    /// These layers, with another on top.
     pub(super) fn open(top: OwnedFd, layers: &[&Path]) -> Result<Self> {
+        let mut all = Self::of(layers)?;
+        all.0.insert(0, Arc::new(top));
+        Ok(all)
+    }
+
+    /// These layers.
+    pub(super) fn of(layers: &[&Path]) -> Result<Self> {
         let open = |layer: &&Path| {
             let opened = openat(CWD, *layer, DIRECTORY, Mode::empty());
             opened
                 .map(Arc::new)
                 .doing(format!("open the layer {}", layer.display()))
         };
-        let mut all = vec![Arc::new(top)];
-        for layer in layers {
-            all.push(open(layer)?);
+        Ok(Self(layers.iter().map(open).collect::<Result<_>>()?))
+    }
+
+    /// Whether an overlay of these layers has anything at a path.
+    pub(super) fn has(&self, path: &[u8]) -> Result<bool> {
+        let Some(parent) = path.iter().rposition(|byte| *byte == b'/') else {
+            let found = self.find(path)?;
+            return Ok(!matches!(found, Below::Nothing));
+        };
+        match self.find(&path[..parent])? {
+            Below::Directory { .. } => Ok(!matches!(self.find(path)?, Below::Nothing)),
+            Below::Nothing | Below::Other => Ok(false),
         }
-        Ok(Self(all))
     }
 
     /// What an overlay of these layers has at a path.

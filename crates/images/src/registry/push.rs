@@ -13,10 +13,11 @@ use model::Digest;
 
 use super::{BACKOFF, Reach, credentials::Login, session::Session};
 use crate::{
+    carry::Elsewhere,
     digest::verify,
     error::{ImageError, Result},
     flight::Tell,
-    manifest::{Descriptor, Manifest},
+    manifest::{ACCEPT, Descriptor, Manifest},
     reference::Reference,
     store::Inner,
 };
@@ -29,6 +30,8 @@ pub(crate) struct Parcel {
     pub(crate) tag: Option<Box<str>>,
     /// Another repository of the same registry that may have the blobs.
     pub(crate) from: Option<Box<str>>,
+    /// Where blobs are had that are not here.
+    pub(crate) elsewhere: Option<Elsewhere>,
 }
 
 impl Parcel {
@@ -64,6 +67,15 @@ pub(crate) async fn push(
     for (number, blob) in blobs.into_iter().enumerate() {
         let sending = |bytes| tell.arrived(number, bytes);
         let path = inner.blob(&blob.digest);
+        if !path.exists()
+            && let Some(elsewhere) = &parcel.elsewhere
+        {
+            // What the registry has, or finds, need not come by here.
+            if session.has_blob(&blob.digest).await? || session.mount(&blob.digest, from).await? {
+                continue;
+            }
+            elsewhere.bring(inner, blob, login, tasks).await?;
+        }
         session.send_blob(path, blob, from, &sending).await?;
         reached(Step::BlobPushed);
     }
@@ -84,6 +96,19 @@ pub(crate) async fn push(
 }
 
 impl Session<'_> {
+    /// Whether the registry has a manifest.
+    pub(super) async fn has_manifest(&self, digest: &Digest) -> Result<bool> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static(ACCEPT));
+        let uri = self.uri(&format!("manifests/{digest}"))?;
+        let (_, response) = self.ask(Method::HEAD, uri, headers, Bytes::new()).await?;
+        match response.status() {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(self.rejected(response).await),
+        }
+    }
+
     async fn send_manifest(
         &self,
         version: &str,

@@ -43,7 +43,7 @@ struct Upload {
 
 impl Session<'_> {
     /// Whether the registry has a blob.
-    async fn has_blob(&self, digest: &Digest) -> Result<bool> {
+    pub(super) async fn has_blob(&self, digest: &Digest) -> Result<bool> {
         let uri = self.uri(&format!("blobs/{digest}"))?;
         let (_, response) = self
             .ask(Method::HEAD, uri, HeaderMap::new(), Bytes::new())
@@ -52,6 +52,14 @@ impl Session<'_> {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
             _ => Err(self.rejected(response).await),
+        }
+    }
+
+    /// Whether the registry finds a blob in its repository `from`, and has it from now on.
+    pub(super) async fn mount(&self, digest: &Digest, from: Option<&str>) -> Result<bool> {
+        match from {
+            Some(_) => Ok(self.begin(digest, from).await?.is_none()),
+            None => Ok(false),
         }
     }
 

@@ -14,6 +14,7 @@ mod hostile;
 mod import;
 mod kept;
 mod layout;
+mod merge;
 mod overlay;
 mod pin;
 mod proof;
