@@ -1,0 +1,115 @@
+//! What can go wrong on a node, and whose fault it is.
+
+use std::{io, path::PathBuf};
+
+use images::ImageError;
+use thiserror::Error;
+
+use crate::containerd::Code;
+
+/// Why something was not done on a node.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// Nobody answers at containerd's socket.
+    #[error("containerd cannot be reached at {}: {source}", .socket.display())]
+    Unreachable {
+        /// Its socket.
+        socket: PathBuf,
+        /// What was seen.
+        #[source]
+        source: io::Error,
+    },
+    /// containerd did not answer in time.
+    #[error("containerd did not answer {call} in time")]
+    Late {
+        /// Which call.
+        call: &'static str,
+    },
+    /// containerd's answer is none.
+    #[error("containerd's answer to {call} makes no sense: {why}")]
+    Nonsense {
+        /// Which call.
+        call: &'static str,
+        /// In which way.
+        why: String,
+    },
+    /// containerd says no.
+    #[error("containerd refused {call}: {message} ({code:?})")]
+    Refused {
+        /// Which call.
+        call: &'static str,
+        /// Its word for it.
+        code: Code,
+        /// In its words.
+        message: String,
+    },
+    /// There is no such container.
+    #[error("container {0} does not exist on this node")]
+    Absent(String),
+    /// A container that is not the sandbox of a Pod of ours.
+    #[error("container {id} is not touched: {why}")]
+    Foreign {
+        /// Its id.
+        id: String,
+        /// What shows it.
+        why: &'static str,
+    },
+    /// Its processes have ended, or were never started.
+    #[error("container {0} does not run")]
+    Ended(String),
+    /// Its files are kept in a way that cannot be read.
+    #[error("the files of container {id} cannot be captured: {why}")]
+    Files {
+        /// Its id.
+        id: String,
+        /// Why.
+        why: String,
+    },
+    /// An image, a layer, or a registry.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The node's own disk.
+    #[error("cannot {doing}: {source}")]
+    Disk {
+        /// What was done.
+        doing: &'static str,
+        /// What was seen.
+        #[source]
+        source: io::Error,
+    },
+    /// Whoever waits for it has said to stop.
+    #[error("it was told to stop")]
+    Stopped,
+}
+
+/// A result of the node's.
+pub type Result<T, E = NodeError> = std::result::Result<T, E>;
+
+impl NodeError {
+    /// Whether trying again may help.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Late { .. } | Self::Disk { .. } | Self::Stopped => {
+                true
+            }
+            Self::Refused { code, .. } => code.is_passing(),
+            Self::Image(error) => error.is_retryable(),
+            Self::Nonsense { .. }
+            | Self::Absent(_)
+            | Self::Foreign { .. }
+            | Self::Ended(_)
+            | Self::Files { .. } => false,
+        }
+    }
+
+    /// The field of a sandbox that has to change for this to work, if one has.
+    #[must_use]
+    pub const fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Image(error) if !error.is_retryable() => Some("snapshotRegistry"),
+            Self::Files { .. } => Some("snapshot"),
+            _ => None,
+        }
+    }
+}
