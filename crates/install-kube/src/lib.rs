@@ -118,9 +118,9 @@ pub fn manifests(options: &Options) -> Vec<Manifest> {
     all
 }
 
-/// The definitions of our kinds alone: what an upgrade applies first.
+/// The definitions of our kinds.
 #[must_use]
-pub fn definitions() -> Vec<Manifest> {
+fn definitions() -> Vec<Manifest> {
     let define = |info: &kinds::KindInfo| Manifest::new(Part::Definitions, schema::crd(info));
     kinds::stored().map(define).collect()
 }

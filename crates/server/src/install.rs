@@ -9,7 +9,7 @@ use cluster_kube::{
     Cluster,
     install::{Keys, apply, ensure_secret},
 };
-use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, SEAL, definitions, manifests, yaml};
+use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, SEAL, manifests, yaml};
 use kit::Entropy;
 
 /// How long the whole may take.
@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[command(after_help = "Examples:
   dormouse install --dry-run | kubectl apply --server-side -f -
   dormouse install --namespace sandboxes --domain sbx.example.com
-  dormouse install --dry-run --definitions-only      what an upgrade applies first
   dormouse install --no-node-daemon --snapshot-registry registry.example.com/sandboxes
 
 Objects are applied again as often as you like; sandboxes that run are not touched. The secrets
@@ -29,11 +28,8 @@ pub(crate) struct Install {
     /// Print the manifests, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Only the definitions of Dormouse's kinds
-    #[arg(long)]
-    definitions_only: bool,
     /// Make the shared secrets unless they are there, and nothing else: what runs in the cluster
-    #[arg(long, conflicts_with_all = ["dry_run", "definitions_only"])]
+    #[arg(long, conflicts_with = "dry_run")]
     make_keys: bool,
     /// Which cluster; `$KUBECONFIG` or the cluster this runs in by default
     #[arg(long)]
@@ -112,11 +108,7 @@ impl Install {
 /// # Errors
 /// If the cluster cannot be reached, or refuses something.
 pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
-    let wanted = if args.definitions_only {
-        definitions()
-    } else {
-        manifests(&args.options())
-    };
+    let wanted = manifests(&args.options());
     if args.dry_run {
         return cli::print(&yaml::documents(&wanted)?);
     }
