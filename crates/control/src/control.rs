@@ -25,6 +25,7 @@ use crate::{
     history::{self, Retention},
     pool,
     queue::WorkQueue,
+    reception::Reception,
     sandbox, snapshot, sweep,
     world::{
         ActivitySource, AgentTokens, Caches, Done, Followers, NoFollowers, NoTokens, NoWaiters,
@@ -106,6 +107,7 @@ impl Builder {
             waiters: Arc::new(NoWaiters),
             events,
             tokens: Arc::new(NoTokens),
+            reception: None,
         };
         Self {
             ports,
@@ -145,6 +147,13 @@ impl Builder {
     #[must_use]
     pub fn tokens(mut self, tokens: Arc<dyn AgentTokens>) -> Self {
         self.ports.tokens = tokens;
+        self
+    }
+
+    /// With who receives records that came by themselves.
+    #[must_use]
+    pub fn reception(mut self, reception: Arc<dyn Reception>) -> Self {
+        self.ports.reception = Some(reception);
         self
     }
 

@@ -22,6 +22,7 @@
 //! | [`sandbox`], [`pool`], [`snapshot`], [`claim`] | the drivers, one per kind |
 //! | `publish` | captured layers to a registry and back |
 //! | `moves` | the writes at which a test can end the process |
+//! | `reception` | sandboxes that came by themselves |
 //! | `limits` | what plugins admit |
 //! | `flights` | calls that last as long as somebody else likes, and that no turn waits for |
 //! | `registries` | what waits for a registry that a team named, and how much of it at a time |
@@ -44,6 +45,7 @@ mod moves;
 pub mod pool;
 mod publish;
 pub mod queue;
+mod reception;
 mod recipe;
 mod registries;
 pub mod sandbox;
@@ -54,4 +56,5 @@ pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
+pub use reception::Reception;
 pub use world::{ActivitySource, AgentTokens, Followers, Waiters};

@@ -1,4 +1,4 @@
-//! What plugins admit, for pools and declarative claims.
+//! What plugins admit, for pools, declarative claims, and sandboxes that came by themselves.
 //!
 //! A plugin that admits only some says when it is worth asking again. Until then nobody asks: what
 //! it said is remembered, and a turn that comes earlier for other reasons goes by it. A change of
@@ -301,6 +301,42 @@ pub(crate) async fn for_offered(
     let now = world.ports.clock.monotonic();
     world.limits.remember(&key, generation, limited, now);
     None
+}
+
+/// Asks for a sandbox that came by itself, as it is about to be written with this id.
+pub(crate) async fn for_applied(
+    world: &World,
+    sandbox: &Sandbox,
+    id: &SandboxId,
+) -> Result<Holds, Partly> {
+    let (key, generation) = (sandbox.key(), sandbox.metadata.generation);
+    let Some(team) = &sandbox.metadata.namespace else {
+        return Ok(Holds::default());
+    };
+    let now = world.ports.clock.monotonic();
+    if let Some(known) = world.limits.remembered(&key, generation, now) {
+        return Err(known);
+    }
+    let creation = Creation {
+        purpose: Purpose::Applied,
+        team,
+        spec: &sandbox.spec,
+        count: 1,
+        ids: std::slice::from_ref(id),
+    };
+    let mut admitted = world.plugins.before_create(&creation).await;
+    let Some(limited) = admitted.limited.take() else {
+        return Ok(admitted.next_holds());
+    };
+    let now = world.ports.clock.monotonic();
+    world
+        .limits
+        .remember(&key, generation, limited.clone(), now);
+    Err(Partly {
+        admitted: 0,
+        left: limited.retry_after,
+        limited,
+    })
 }
 
 fn with(known: Partly, admitted: u32) -> Partly {

@@ -32,6 +32,7 @@ use crate::{
     history,
     moves::Moves,
     publish::{capture, published, target},
+    reception,
     recipe::{self, template_of},
     registries,
     world::{Done, World, lost},
@@ -66,6 +67,11 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
             Ok(written) => sandbox = written,
             Err(done) => return done,
         }
+    }
+    match reception::receive(world, &sandbox).await {
+        Ok(Some(received)) => sandbox = received,
+        Ok(None) => {}
+        Err(done) => return done,
     }
     for _ in 0..STEPS_PER_TURN {
         match advance(world, &sandbox, failures).await {

@@ -28,6 +28,7 @@ use crate::{
     deadlines::Deadlines,
     flights::{Crew, Flights},
     limits::Limits,
+    reception::Reception,
     registries::{Pins, Waiting},
     sandbox::{Command, Ran},
     wakes::Wakes,
@@ -128,6 +129,8 @@ pub struct Ports {
     pub events: Arc<dyn EventSink>,
     /// What agents demand.
     pub tokens: Arc<dyn AgentTokens>,
+    /// Who receives records that came by themselves; nobody where none do.
+    pub reception: Option<Arc<dyn Reception>>,
 }
 
 /// What the drivers look at.
