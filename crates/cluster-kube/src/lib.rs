@@ -8,7 +8,6 @@ pub mod endpoints;
 pub mod events;
 pub mod install;
 pub mod lease;
-pub mod preflight;
 
 mod counts;
 mod error;
