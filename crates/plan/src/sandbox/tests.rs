@@ -5,6 +5,7 @@ mod closing;
 mod delivery;
 mod lease;
 mod life;
+mod losses;
 mod origins;
 mod rules;
 mod world;
