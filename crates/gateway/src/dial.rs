@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ::runtime::{Family, Inside, RuntimeError};
+use ::runtime::{Delivered, Family, Inside, PodError, RuntimeError};
 use model::Uid;
 use routes::{Address, Route, StaleReport, State};
 use tokio::{
@@ -14,7 +14,12 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{address::Port, answer::Refusal, gateway::Shared, options::Limits};
+use crate::{
+    address::Port,
+    answer::Refusal,
+    gateway::{Ports, Shared},
+    options::Limits,
+};
 
 /// How long to wait before each further try of a refused connection. Together below a second.
 const RETRIES: [Duration; 5] = [
@@ -32,7 +37,9 @@ enum DialError {
     Gone,
     /// Nothing listens.
     Refused,
-    /// Whatever has the address does not answer: it may be stale.
+    /// What has the address is another.
+    Stale,
+    /// Nothing that has the address answers: it may be stale, or its node away for a moment.
     Unreachable,
     /// It has too many waiting.
     Slow,
@@ -43,7 +50,7 @@ enum DialError {
 impl DialError {
     fn refusal(&self) -> Refusal {
         match self {
-            Self::Gone | Self::Unreachable => Refusal::NotFound,
+            Self::Gone | Self::Stale | Self::Unreachable => Refusal::NotFound,
             Self::Refused => Refusal::PortClosed,
             Self::Slow => Refusal::NoAnswer,
             Self::Local(_) => Refusal::Overloaded,
@@ -58,17 +65,24 @@ pub(crate) async fn reach(
     route: &Route,
     port: Port,
 ) -> Result<TcpStream, Refusal> {
-    let (routes, limits) = (&shared.ports.routes, &shared.options.limits);
+    let (ports, limits) = (&shared.ports, &shared.options.limits);
+    let routes = &ports.routes;
     let id = route.id.as_ref().ok_or(Refusal::NotFound)?;
-    let mut dialled = dial(&*shared.ports.inside, route, port, limits).await;
-    if matches!(dialled, Err(DialError::Unreachable)) {
-        let report = routes.report_stale(id, route.uid, route.version);
-        if let StaleReport::Superseded(newer) = report
-            && newer.is_delivery(route.uid, route.epoch)
-            && newer.state == State::Running
-        {
-            dialled = dial(&*shared.ports.inside, &newer, port, limits).await;
-        }
+    let mut dialled = dial(ports, route, port, limits).await;
+    let newer = match &dialled {
+        Err(DialError::Stale) => match routes.report_stale(id, route.uid, route.version) {
+            StaleReport::Superseded(newer) => Some(newer),
+            StaleReport::Withheld | StaleReport::Gone => None,
+        },
+        // Withholding an address that is right after all would take away a sandbox that runs.
+        Err(DialError::Unreachable) => routes.lookup(id).filter(|now| now.version != route.version),
+        Err(_) | Ok(_) => None,
+    };
+    if let Some(newer) = newer
+        && newer.is_delivery(route.uid, route.epoch)
+        && newer.state == State::Running
+    {
+        dialled = dial(ports, &newer, port, limits).await;
     }
     let stream = dialled.map_err(|error| {
         if let DialError::Local(error) = &error {
@@ -85,7 +99,7 @@ pub(crate) async fn reach(
 
 /// Connects; tries a refused connection again for a moment.
 async fn dial(
-    inside: &dyn Inside,
+    ports: &Ports,
     route: &Route,
     port: Port,
     limits: &Limits,
@@ -95,12 +109,16 @@ async fn dial(
     let mut waits = RETRIES.iter();
     loop {
         let tried = match address {
-            Address::Netns => try_inside(inside, route.uid, port, limits).await,
+            Address::Netns => try_inside(&*ports.inside, route.uid, port, limits).await,
             Address::Pod(ip) => {
-                let to = SocketAddr::new(ip, port.get());
-                match socket_for(to) {
-                    Ok(socket) => connect(socket, to, limits).await,
-                    Err(error) => Err(DialError::Local(error)),
+                let to = Delivered {
+                    uid: route.uid,
+                    epoch: route.epoch,
+                };
+                let connecting = ports.pods.connect(ip, to, port.get());
+                match timeout(limits.connect_timeout, connecting).await {
+                    Ok(connected) => connected.map_err(DialError::from),
+                    Err(_) => Err(DialError::Slow),
                 }
             }
         };
@@ -143,10 +161,15 @@ async fn try_inside(
     Err(DialError::Refused)
 }
 
-fn socket_for(to: SocketAddr) -> io::Result<TcpSocket> {
-    match to {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
+impl From<PodError> for DialError {
+    fn from(error: PodError) -> Self {
+        match error {
+            PodError::PortClosed => Self::Refused,
+            PodError::Another => Self::Stale,
+            PodError::Gone => Self::Unreachable,
+            PodError::Slow => Self::Slow,
+            PodError::Local(error) => Self::Local(error),
+        }
     }
 }
 

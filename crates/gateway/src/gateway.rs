@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
-use ::runtime::Inside;
+use ::runtime::{Inside, Pods};
 use auth::Seal;
 use kit::{Clock, Entropy};
 use routes::Table;
@@ -29,8 +29,10 @@ use crate::{
 pub struct Ports {
     /// Where sandboxes are.
     pub routes: Arc<Table>,
-    /// How to get into their networks.
+    /// How to get into their networks, on this machine.
     pub inside: Arc<dyn Inside>,
+    /// How to get to those that have an address of their own.
+    pub pods: Arc<dyn Pods>,
     /// How they are woken.
     pub wake: Arc<dyn Wake>,
     /// From which their tokens are derived, to find and check signed URLs.

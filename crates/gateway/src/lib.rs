@@ -32,7 +32,7 @@
 //! | `decide` | what to do with a request |
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
-//! | `forward`, `exchange`, `h2c`, `dial`, `upstream`, `pool` | the sandbox's side |
+//! | `forward`, `exchange`, `h2c`, `dial`, `forwarded`, `upstream`, `pool` | the sandbox's side |
 //! | `link`, `serve`, `body`, `upload`, `tunnel`, `socket2` | the client's side |
 //! | `lane` | the short way from one to the other, for plain HTTP/1.1 |
 //! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
@@ -49,6 +49,7 @@ mod dial;
 pub mod doors;
 mod exchange;
 mod forward;
+mod forwarded;
 pub mod gate;
 pub mod gateway;
 mod glance;
@@ -73,6 +74,7 @@ mod worker;
 
 pub use activity::{Activity, Held, NotIn, Use};
 pub use doors::{Attendant, Doors, Listen};
+pub use forwarded::Forwarded;
 pub use gate::{Passage, passage};
 pub use gateway::{Gateway, Ports, StartError};
 pub use metrics::Metrics;

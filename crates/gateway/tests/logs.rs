@@ -15,7 +15,7 @@ use gateway::{Gateway, Listen, NoWake, Options, Ports};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, Writer};
-use runtime::{Family, Inside, RuntimeError};
+use runtime::{Family, Inside, RuntimeError, Trusting};
 
 #[derive(Debug)]
 struct NoInside;
@@ -80,6 +80,7 @@ async fn no_token_or_signature_is_ever_logged() {
     let ports = Ports {
         routes: table,
         inside: Arc::new(NoInside),
+        pods: Arc::new(Trusting),
         wake: Arc::new(NoWake),
         seal: Some(seal.clone()),
         clock: Arc::new(SystemClock::default()),

@@ -155,6 +155,7 @@ impl DataPlane {
         let ports = Ports {
             routes: table,
             inside: Arc::clone(&on.engine.inside),
+            pods: Arc::new(gateway::Forwarded::new(on.seal.clone())),
             wake: Arc::new(Waker::new(
                 flights.clone(),
                 on.control.caches().sandboxes.clone(),

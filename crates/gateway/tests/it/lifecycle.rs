@@ -72,6 +72,7 @@ fn ports(world: &World) -> gateway::Ports {
     gateway::Ports {
         routes: world.table.clone(),
         inside: world.inside.clone(),
+        pods: std::sync::Arc::new(runtime::Trusting),
         wake: std::sync::Arc::new(gateway::NoWake),
         seal: None,
         clock: std::sync::Arc::new(kit::SystemClock::default()),

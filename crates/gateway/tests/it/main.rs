@@ -13,6 +13,7 @@ mod hostile;
 mod http2;
 mod lifecycle;
 mod mutants;
+mod pods;
 mod pool;
 mod rows;
 mod sandbox;

@@ -15,7 +15,7 @@ use gateway::{Gateway, Listen, NoWake, Options, Ports, Wake, metrics::Outcome};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, TokenHash, Writer};
-use runtime::{Family, Inside, RuntimeError};
+use runtime::{Family, Inside, Pods, RuntimeError, Trusting};
 
 /// Sockets of this very machine, for a uid that is there.
 #[derive(Debug, Default)]
@@ -57,6 +57,7 @@ pub(crate) struct Setup {
     pub(crate) fallback: Option<axum::Router>,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) is_synced: bool,
+    pub(crate) pods: Arc<dyn Pods>,
 }
 
 impl Default for Setup {
@@ -71,6 +72,7 @@ impl Default for Setup {
             fallback: None,
             tls: None,
             is_synced: true,
+            pods: Arc::new(Trusting),
         }
     }
 }
@@ -98,6 +100,7 @@ impl World {
         let ports = Ports {
             routes: table.clone(),
             inside: inside.clone(),
+            pods: setup.pods,
             wake: setup.wake,
             seal: Some(seal.clone()),
             clock: Arc::new(SystemClock::default()),

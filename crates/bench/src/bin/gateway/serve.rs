@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use ext_proc::{Server, Upstream};
 use gateway::{Gateway, Listen, NoWake, Options, Ports};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, TokenHash, Writer};
-use runtime::{Family, Inside, RuntimeError};
+use runtime::{Family, Inside, RuntimeError, Trusting};
 use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
 
 const ROUTES: u64 = 100_000;
 pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -75,6 +77,7 @@ pub(super) fn serve(upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
     let ports = Ports {
         routes: table,
         inside: Arc::new(NoInside),
+        pods: Arc::new(Trusting),
         wake: Arc::new(NoWake),
         seal: None,
         clock: Arc::new(SystemClock::default()),
@@ -92,7 +95,17 @@ pub(super) fn serve(upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
         tls: None,
     };
     let gateway = Gateway::start(ports, options, vec![listen], None)?;
-    println!("{}", gateway.addresses()[0]);
+    let beside = |upstream| {
+        let options = ext_proc::Options {
+            upstream,
+            ..ext_proc::Options::default()
+        };
+        let bound = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        Server::start(bound, None, gateway.front(), options)
+    };
+    let (relay, direct) = (beside(Upstream::Relay)?, beside(Upstream::Direct)?);
+    let gateway_address = gateway.addresses()[0];
+    println!("{gateway_address} {} {}", relay.address(), direct.address());
     runtime.block_on(std::future::pending::<()>());
     Ok(())
 }
