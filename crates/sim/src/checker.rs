@@ -24,7 +24,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use routes::Route;
-use runtime::fake::FakeRuntime;
+use runtime::{Runtime as _, fake::FakeRuntime};
 use store::{Record, WatchEvent};
 
 use crate::desk::Role;
@@ -77,6 +77,8 @@ struct State {
     ended: BTreeSet<Uid>,
     /// Workloads whose host restarted: their files are there, so they sleep and do not end.
     restarted: BTreeSet<Uid>,
+    /// Whether anything can sleep in memory.
+    freezes: bool,
     /// Changes so far, and a fingerprint of all of them.
     changes: u64,
     fingerprint: u64,
@@ -103,10 +105,14 @@ impl Checker {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, runtime: Arc<FakeRuntime>) -> Self {
+        let state = State {
+            freezes: runtime.abilities().freeze,
+            ..State::default()
+        };
         Self {
             clock,
             runtime,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 

@@ -193,14 +193,15 @@ impl State {
 
     fn can_wake(&self, sandbox: &Sandbox) -> bool {
         let (spec, status) = (&sandbox.spec, &sandbox.status);
+        let in_memory = self.freezes && !self.restarted.contains(&sandbox.uid());
         let from_any = match spec.pause_policy.as_deref() {
             Some(policy) => {
                 policy.wake_from_filesystem
                     || (policy.snapshot_type == SnapshotType::Freeze
                         && policy.descend_after.is_none()
-                        && !self.restarted.contains(&sandbox.uid()))
+                        && in_memory)
             }
-            None => !self.restarted.contains(&sandbox.uid()),
+            None => in_memory,
         };
         let lives = matches!(
             status.phase,
