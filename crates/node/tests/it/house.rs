@@ -76,8 +76,17 @@ async fn a_layer_goes_from_a_cluster_to_a_machine_and_back() {
         "machine kept new old"
     );
     pod.exec("echo cluster >> /etc/new");
-    let third = captured(&node, &pod, &to, "s2").await;
+    // To a repository that has nothing of it yet: what it lies on comes along.
+    let other = format!("{}/other", registry.address);
+    let third = captured(&node, &pod, &other, "s2").await;
     assert_eq!(third.parent, Some(again.to_string()));
+    let store = Store::open(&home.path().join("other"), images::Options::default()).unwrap();
+    let upper = home.path().join("other-upper");
+    fs::create_dir(&upper).unwrap();
+    let layer = Digest::new(third.layer.as_str()).unwrap();
+    fetch(&store, &layer, &third.image, &upper).await;
+    let new = fs::read_to_string(upper.join("etc/new")).unwrap();
+    assert_eq!(new, "machine\ncluster\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
