@@ -9,11 +9,12 @@
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`types`], [`forwards`], [`registry`] | what a value can be, as text |
+//! | [`types`], [`forwards`], [`registry`], [`cluster`] | what a value can be, as text |
 //! | [`load`] | the layers, and refusals that name where the bad value stands |
 //! | [`flags`] | the table as command-line flags |
 //! | [`show`] | what is in force and from where |
 
+pub(crate) mod cluster;
 pub(crate) mod flags;
 pub(crate) mod forwards;
 pub(crate) mod load;
@@ -23,6 +24,7 @@ pub(crate) mod types;
 
 use std::str::FromStr;
 
+use cluster::{Gateways, OptionalText, Port};
 use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Choice, Hosts, Packing, Users};
@@ -168,8 +170,8 @@ settings! {
     ssh_listen: OptionalListen = "ssh.listen", Fallback::Fixed("");
     /// SSH connections at once; more of them are refused
     ssh_max_connections: AtLeastOne = "ssh.max_connections", Fallback::Fixed("256");
-    /// Address and port of the page for Prometheus, in plain HTTP and for everybody who reaches it;
-    /// empty for none
+    /// Address and port of the page for Prometheus and, of a role on Kubernetes, of its probes /livez
+    /// and /readyz, in plain HTTP and for everybody who reaches it; empty for none
     metrics_listen: OptionalListen = "metrics.listen", Fallback::Fixed("");
     /// Users of registries, as HOST=USER:FILE, several with commas; the file holds the password, and
     /// only its owner may read it
@@ -189,6 +191,39 @@ settings! {
     history_keep: Period = "history.keep", Fallback::Fixed("168h");
     /// The most sandboxes of which that is kept; the oldest are forgotten first
     history_max_records: AtLeastOne = "history.max_records", Fallback::Fixed("100000");
+    /// Kubeconfig of the cluster that a role works for; empty for $KUBECONFIG, or the cluster that it
+    /// runs in
+    kubernetes_kubeconfig: OptionalFile = "kubernetes.kubeconfig", Fallback::Fixed("");
+    /// Namespace of Dormouse's own processes; empty for that of the kubeconfig or the service account
+    kubernetes_namespace: OptionalText = "kubernetes.namespace", Fallback::Fixed("");
+    /// What a process is called among its kind, as the name of its Pod; empty for one it makes up
+    kubernetes_identity: OptionalText = "kubernetes.identity", Fallback::Fixed("");
+    /// Image of Dormouse, which brings the agent into sandboxes and captures their layers
+    kubernetes_image: OptionalText = "kubernetes.image", Fallback::Fixed("");
+    /// Whether sandboxes can freeze, by a daemon (dormouse node) on every node: on or off
+    kubernetes_node_daemon: Switch = "kubernetes.node_daemon", Fallback::Fixed("off");
+    /// Port of that daemon, on the address of its node
+    kubernetes_node_port: Port = "kubernetes.node_port", Fallback::Fixed("7946");
+    /// Socket of containerd on every node
+    kubernetes_containerd_socket: OptionalText = "kubernetes.containerd_socket",
+        Fallback::Fixed("/run/containerd/containerd.sock");
+    /// Directory of containerd on every node, whose layers are captured
+    kubernetes_containerd_root: OptionalText = "kubernetes.containerd_root",
+        Fallback::Fixed("/var/lib/containerd");
+    /// Where layers are pushed whose sandbox names no registry, as registry.example/sandboxes; empty
+    /// for nowhere
+    kubernetes_snapshot_registry: OptionalText = "kubernetes.snapshot_registry", Fallback::Fixed("");
+    /// Secret of the own namespace with which they are pushed there; empty for none
+    kubernetes_snapshot_secret: OptionalText = "kubernetes.snapshot_secret", Fallback::Fixed("");
+    /// Where control and API find the gateways: the name of a headless Service of the own namespace,
+    /// or addresses and ports with commas; empty where there are none
+    kubernetes_gateways: Gateways = "kubernetes.gateways", Fallback::Fixed("dormouse-gateway-peers");
+    /// File with what the tokens of sandboxes are derived from, the same for all roles of a cluster
+    seal_file: OptionalFile = "seal_file", Fallback::Fixed("");
+    /// File with what the processes of an installation know each other by
+    peer_key_file: OptionalFile = "peer_key_file", Fallback::Fixed("");
+    /// Address and port at which a gateway answers the other processes of its installation
+    peer_listen: Listen = "peer.listen", Fallback::Fixed("127.0.0.1:7945");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

@@ -5,22 +5,27 @@ use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::Readiness;
-use auth::Keys;
+use auth::{Keys, Seal};
 use cache::Health;
-use control::{AgentTokens, Control, Options, events::StoredEvents, world::Caches};
+use cluster_kube::Cluster;
+use control::{
+    ActivitySource, AgentTokens, Control, EventSink, Followers, Options, Reception, Waiters,
+    world::Caches,
+};
 use kit::{Clock, Entropy, Tasks};
 use model::Uid;
+use peer::Identity;
 use runtime::{Family, Inside, Runtime, RuntimeError, fake::FakeRuntime};
+use runtime_kube::{KubeRuntime, NodeDaemon};
 use runtime_local::LocalRuntime;
 use store::Store;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    config::types::RuntimeKind,
+    config::{Settings, types::RuntimeKind},
     data_plane, doctor,
     plugins::{self, Say},
     run::find_agent,
-    sleep::GatewayUse,
 };
 
 /// The first sync reads the whole store; one that takes longer is broken.
@@ -85,9 +90,79 @@ impl Engine {
     }
 }
 
-/// The inside of sandboxes that are not real.
+impl Engine {
+    /// What ends with it.
+    pub(crate) const fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// What runs sandboxes in a cluster: Pods, or for development nothing real.
+    ///
+    /// # Errors
+    /// If its Pods cannot be read.
+    pub(crate) async fn of_cluster(
+        settings: &Settings,
+        cluster: &Cluster,
+        seal: &Seal,
+        identity: Identity,
+    ) -> anyhow::Result<Self> {
+        let tasks = Tasks::default();
+        let runtime: Arc<dyn Runtime> = match settings.runtime {
+            RuntimeKind::Fake => {
+                tracing::warn!("the fake runtime pretends: no sandbox is ever real");
+                Arc::new(FakeRuntime::new(tasks.child()))
+            }
+            RuntimeKind::Local | RuntimeKind::None => {
+                let options = pod_options(settings, identity)?;
+                let keys = Arc::new(seal.clone());
+                let started = KubeRuntime::start(cluster, options, keys, &tasks).await;
+                Arc::new(started.context("read the Pods of sandboxes")?)
+            }
+        };
+        Ok(Self {
+            runtime,
+            inside: Arc::new(Nowhere),
+            local: None,
+            tasks,
+        })
+    }
+}
+
+/// How sandboxes run in a cluster.
+fn pod_options(settings: &Settings, identity: Identity) -> anyhow::Result<runtime_kube::Options> {
+    let image = settings.kubernetes_image.0.as_deref().context(
+        "kubernetes.image is not set: it names the image of Dormouse, which brings the agent into \
+         sandboxes",
+    )?;
+    let mut options = runtime_kube::Options::new(image);
+    if settings.kubernetes_node_daemon.0 {
+        options.node = Some(NodeDaemon {
+            port: settings.kubernetes_node_port.0,
+            identity: Arc::new(identity),
+        });
+    }
+    if let Some(commits) = &mut options.commits {
+        commits
+            .registry
+            .clone_from(&settings.kubernetes_snapshot_registry.0);
+        commits
+            .registry_secret
+            .clone_from(&settings.kubernetes_snapshot_secret.0);
+        if let Some(socket) = &settings.kubernetes_containerd_socket.0 {
+            commits.containerd_socket.clone_from(socket);
+        }
+        if let Some(root) = &settings.kubernetes_containerd_root.0 {
+            commits.containerd_root.clone_from(root);
+        }
+        let insecure = settings.registry_insecure.0.iter();
+        commits.insecure_registries = insecure.map(|host| host.as_str().into()).collect();
+    }
+    Ok(options)
+}
+
+/// The inside of sandboxes that are not real, or not here.
 #[derive(Debug)]
-struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Inside for Nowhere {
     fn socket(&self, uid: Uid, _: Family) -> Result<OwnedFd, RuntimeError> {
@@ -102,8 +177,17 @@ pub(crate) struct Parts<'a> {
     pub(crate) store: &'a Arc<dyn Store>,
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) entropy: &'a Arc<Entropy>,
-    pub(crate) front: Arc<GatewayUse>,
+    /// Use of sandboxes.
+    pub(crate) activity: Arc<dyn ActivitySource>,
+    /// Those who let traffic in.
+    pub(crate) followers: Arc<dyn Followers>,
+    /// Those who wait for sandboxes that sleep.
+    pub(crate) waiters: Arc<dyn Waiters>,
+    /// What people read later.
+    pub(crate) events: Arc<dyn EventSink>,
     pub(crate) tokens: Arc<dyn AgentTokens>,
+    /// Who receives records that came by themselves; nobody where all come through our APIs.
+    pub(crate) reception: Option<Arc<dyn Reception>>,
     /// Whose quotas count.
     pub(crate) keys: Keys,
     pub(crate) options: Options,
@@ -119,8 +203,12 @@ pub(crate) async fn start(parts: Parts<'_>) -> anyhow::Result<ControlLoop> {
         store,
         clock,
         entropy,
-        front,
+        activity,
+        followers,
+        waiters,
+        events,
         tokens,
+        reception,
         keys,
         options,
     } = parts;
@@ -128,13 +216,17 @@ pub(crate) async fn start(parts: Parts<'_>) -> anyhow::Result<ControlLoop> {
     let usual = data_plane::usual_size()?;
     let mut say = None;
     let runtime = Arc::clone(&engine.runtime);
-    let events = StoredEvents::start(store.clone(), clock.clone(), &tasks);
-    let control = control::Builder::new(store.clone(), runtime, clock.clone(), entropy.clone())
-        .events(Arc::new(events))
+    let mut builder = control::Builder::new(store.clone(), runtime, clock.clone(), entropy.clone())
+        .events(events)
         .options(options)
-        .activity(front.clone())
-        .followers(front)
-        .tokens(tokens)
+        .activity(activity)
+        .followers(followers)
+        .waiters(waiters)
+        .tokens(tokens);
+    if let Some(reception) = reception {
+        builder = builder.reception(reception);
+    }
+    let control = builder
         .start_with(&tasks, Instant::now() + SYNC_TIMEOUT, |caches| {
             let assembled = plugins::assemble(keys, usual, caches);
             say.insert(assembled).plugins.clone()

@@ -43,7 +43,7 @@ use crate::{
     metrics::Sources,
     process_logs::ProcessLogs,
     sampling::{Host, Sampling},
-    sleep::{GatewayUse, Routed, TeamQuota, Waker},
+    sleep::{GatewayUse, Routed, TeamQuota, Unsaid, Waker},
     ssh_door::{Door, Opened},
     workshop,
 };
@@ -104,6 +104,12 @@ impl Entry {
         let attendant = doors.attend().context("attend to early clients")?;
         Ok(Self { doors, attendant })
     }
+
+    /// From now on whoever comes is served.
+    pub(crate) fn open_up(self) -> Doors {
+        drop(self.attendant);
+        self.doors
+    }
 }
 
 /// What users reach.
@@ -139,7 +145,7 @@ impl DataPlane {
         let routing = RoutingCache::start(Arc::clone(on.store), options, deadline, tasks)
             .await
             .context("read where sandboxes are")?;
-        let table = feed_routes(&on, &used.watched, tasks);
+        let table = feed_routes(on.store, on.clock, on.entropy, &used.watched, tasks);
         let ledger = Arc::clone(&on.control.say.ledger);
         let quota = TeamQuota::new(on.keys.clone(), Arc::clone(&ledger));
         let flights = Flights::within(
@@ -150,7 +156,9 @@ impl DataPlane {
             tasks.child(),
             wake_options(on.settings),
         );
-        let api = start_api(&on, ledger, &used.watched, tasks).await?;
+        used.wakes_by(flights.clone());
+        let unsaid = Arc::new(Unsaid::new(on.control.caches().sandboxes.clone()));
+        let api = start_api(&on, ledger, &used.watched, Arc::clone(&unsaid), tasks).await?;
         let (routes, seal) = (Arc::clone(&table), on.seal.clone());
         let ports = Ports {
             routes: table,
@@ -161,24 +169,15 @@ impl DataPlane {
                 on.control.caches().sandboxes.clone(),
                 routing,
                 Arc::clone(on.control.desk()),
+                unsaid,
             )),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
             entropy: Arc::clone(on.entropy),
         };
-        let options = gateway::Options {
-            domain: on.settings.e2b_domain.0.as_deref().map(Into::into),
-            wake_timeout: on.settings.wake_timeout.0,
-            limits: gateway::Limits {
-                body_bytes: on.settings.gateway_max_body_bytes.0,
-                body_timeout: on.settings.gateway_body_timeout.0,
-                ..gateway::Limits::default()
-            },
-            ..gateway::Options::default()
-        };
+        let options = gateway_options(on.settings);
         let router = e2b::router(Arc::clone(&api));
-        let Entry { doors, attendant } = on.entry;
-        drop(attendant);
+        let doors = on.entry.open_up();
         // Before anybody is let in: who puts a sandbox to sleep must not take the gateway for absent.
         let activity = gateway::Activity::new(Arc::clone(on.clock));
         used.opened(activity.clone());
@@ -238,7 +237,22 @@ fn resolve(listen: &Listen) -> anyhow::Result<SocketAddr> {
     }
 }
 
-fn wake_options(settings: &Settings) -> wake::Options {
+/// How a gateway behaves.
+pub(crate) fn gateway_options(settings: &Settings) -> gateway::Options {
+    gateway::Options {
+        domain: settings.e2b_domain.0.as_deref().map(Into::into),
+        wake_timeout: settings.wake_timeout.0,
+        limits: gateway::Limits {
+            body_bytes: settings.gateway_max_body_bytes.0,
+            body_timeout: settings.gateway_body_timeout.0,
+            ..gateway::Limits::default()
+        },
+        ..gateway::Options::default()
+    }
+}
+
+/// How sandboxes are woken for traffic.
+pub(crate) fn wake_options(settings: &Settings) -> wake::Options {
     wake::Options {
         enabled: settings.wake_enabled.0,
         timeout: settings.wake_timeout.0,
@@ -249,13 +263,20 @@ fn wake_options(settings: &Settings) -> wake::Options {
     }
 }
 
-fn feed_routes(on: &Foundation<'_>, watched: &Watched, tasks: &Tasks) -> Arc<Table> {
+/// A table of routes that follows the store.
+pub(crate) fn feed_routes(
+    store: &Arc<dyn Store>,
+    clock: &Arc<dyn Clock>,
+    entropy: &Arc<Entropy>,
+    watched: &Watched,
+    tasks: &Tasks,
+) -> Arc<Table> {
     let table = Arc::new(Table::new(routes::Limits::default()));
     let feed = RouteFeed {
-        store: Arc::clone(on.store),
+        store: Arc::clone(store),
         table: Arc::clone(&table),
-        clock: Arc::clone(on.clock),
-        entropy: Arc::clone(on.entropy),
+        clock: Arc::clone(clock),
+        entropy: Arc::clone(entropy),
         watched: watched.clone(),
     };
     let stop = tasks.stopping().clone();
@@ -270,12 +291,12 @@ fn feed_routes(on: &Foundation<'_>, watched: &Watched, tasks: &Tasks) -> Arc<Tab
 }
 
 /// What the API says of sandboxes.
-fn api_options(on: &Foundation<'_>) -> anyhow::Result<e2b::Options> {
+pub(crate) fn api_options(settings: &Settings) -> anyhow::Result<e2b::Options> {
     let mut options = e2b::Options::new(name(BASE)?);
-    options.domain = on.settings.e2b_domain.0.clone();
+    options.domain = settings.e2b_domain.0.clone();
     options.filesystem_pause = true;
-    options.startup_timeout = on.settings.e2b_startup_timeout.0;
-    options.images = on.settings.e2b_images.0.clone();
+    options.startup_timeout = settings.e2b_startup_timeout.0;
+    options.images = settings.e2b_images.0.clone();
     Ok(options)
 }
 
@@ -292,6 +313,7 @@ async fn start_api(
     on: &Foundation<'_>,
     ledger: Arc<Ledger>,
     watched: &Watched,
+    unsaid: Arc<Unsaid>,
     tasks: &Tasks,
 ) -> anyhow::Result<Arc<E2b>> {
     let deadline = Instant::now() + SYNC_TIMEOUT;
@@ -321,6 +343,7 @@ async fn start_api(
     ports.audit = Some(on.audit.clone());
     ports.desk = Some(Arc::clone(on.control.desk()));
     ports.followers = Arc::new(Routed(watched.clone()));
+    ports.unsaid = unsaid;
     ports.images = Arc::new(KnownImages(Arc::clone(&on.engine.runtime)));
     ports.plugins = on.control.say.plugins.clone();
     ports.admins = Arc::new(TokenHolders(on.admins.clone()));
@@ -338,7 +361,7 @@ async fn start_api(
         };
         sampling.start(tasks);
     }
-    E2b::start(ports, api_options(on)?, tasks)
+    E2b::start(ports, api_options(on.settings)?, tasks)
         .await
         .context("start the E2B API")
 }

@@ -20,6 +20,8 @@
 //! | [`template`], [`interpreter`] | `dormouse template` |
 //! | [`plugins`] | who has a say in what is made |
 //! | [`gc`], [`admin`] | what nothing needs any more, and who may ask for that |
+//! | [`roles`] | `dormouse control`, `api`, `gateway`: the processes of an installation on Kubernetes |
+//! | [`install`] | `dormouse install`: an installation on Kubernetes |
 //! | [`run`], [`throwaway`] | `dormouse run`: a throw-away sandbox for one command |
 //!
 //! The other commands are clients of the API; they live in the `cli` crate.
@@ -35,6 +37,7 @@ mod doctor;
 mod forwards;
 mod gc;
 mod image;
+mod install;
 mod interpreter;
 mod known_images;
 mod listener;
@@ -42,6 +45,7 @@ mod logging;
 mod metrics;
 mod plugins;
 mod process_logs;
+mod roles;
 mod run;
 mod sampling;
 mod serve;
@@ -102,6 +106,17 @@ enum Command {
 The first start makes a certificate authority, a token and a kubeconfig in the data directory.
 SIGINT or SIGTERM stops it after the requests under way; a second one stops it at once.")]
     Serve(Flags),
+    /// Run the control loop of an installation on Kubernetes: of several, one acts
+    Control(Flags),
+    /// Run the E2B API of an installation on Kubernetes
+    Api(Flags),
+    /// Run a gateway to the sandboxes of an installation on Kubernetes
+    Gateway(Flags),
+    /// Run the daemon of a node: freezes and thaws sandboxes of an installation on Kubernetes
+    Node(Flags),
+    /// Capture what a sandbox on this node has written, and push it: the Job that a pause is
+    #[command(hide = true)]
+    Commit(node::commit::CommitArgs),
     /// Show the configuration in force, and where each value comes from
     #[command(after_help = "Examples:
   dormouse config
@@ -123,6 +138,7 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     /// Build, list and delete what sandboxes are made from
     #[command(subcommand)]
     Template(template::Command),
+    Install(install::Install),
     /// Print what a shell needs to complete commands
     #[command(after_help = "Examples:
   dormouse completion bash > /etc/bash_completion.d/dormouse
@@ -142,6 +158,18 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve(flags) => serve(&flags),
+        Command::Control(flags) => {
+            role(&flags, async |settings| roles::control::run(settings).await)
+        }
+        Command::Api(flags) => role(&flags, async |settings| roles::api::run(settings).await),
+        Command::Gateway(flags) => {
+            role(&flags, async |settings| roles::gateway::run(settings).await)
+        }
+        Command::Node(flags) => role(&flags, async |settings| roles::node::run(settings).await),
+        Command::Commit(args) => match commit(args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Config { flags, output } => {
             read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
         }
@@ -161,6 +189,7 @@ fn main() -> ExitCode {
         }
         Command::Image(args) => settings_of(&args.at)
             .and_then(|settings| runtime()?.block_on(image::run(args, &settings))),
+        Command::Install(args) => install::run(&args),
         Command::Template(command) => {
             let is_root = Environment::of_process().is_root;
             let done = template::run(command, is_root, settings_of);
@@ -198,6 +227,20 @@ fn serve(flags: &Flags) -> anyhow::Result<()> {
     let settings = read(flags)?.settings;
     logging::start(&settings);
     runtime()?.block_on(serve::run(&settings))
+}
+
+fn role(
+    flags: &Flags,
+    run: impl AsyncFnOnce(&config::Settings) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let settings = read(flags)?.settings;
+    logging::start(&settings);
+    runtime()?.block_on(run(&settings))
+}
+
+fn commit(args: node::commit::CommitArgs) -> anyhow::Result<ExitCode> {
+    logging::start(&read(&Flags::default())?.settings);
+    Ok(runtime()?.block_on(args.run())?)
 }
 
 fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {

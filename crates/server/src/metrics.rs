@@ -36,23 +36,28 @@ async fn page(State(sources): State<Sources>) -> impl axum::response::IntoRespon
 
 fn render(sources: &Sources) -> String {
     let mut page = Page::default();
-    page.family("dormouse_sandboxes", "gauge", "Sandboxes by phase");
-    for phase in Phase::ALL {
-        let count = sources
-            .sandboxes
-            .count_by(SandboxIndex::Phase, phase.as_str());
-        page.line("dormouse_sandboxes", &[("phase", phase.as_str())], count);
-    }
-    let name = "dormouse_wake_parked_requests";
-    page.family(name, "gauge", "Requests that wait for a sandbox to wake");
-    page.line(name, &[], sources.flights.parked());
-    wake_lines(&mut page, sources.flights.stats());
+    sandbox_lines(&mut page, &sources.sandboxes);
+    wake_lines(&mut page, &sources.flights);
     gateway_lines(&mut page, &sources.gateway.snapshot());
     api_lines(&mut page, &sources.api.stats());
     page.0
 }
 
-fn wake_lines(page: &mut Page, seen: &wake::stats::Stats) {
+/// How many sandboxes there are.
+pub(crate) fn sandbox_lines(page: &mut Page, sandboxes: &SandboxCache) {
+    page.family("dormouse_sandboxes", "gauge", "Sandboxes by phase");
+    for phase in Phase::ALL {
+        let count = sandboxes.count_by(SandboxIndex::Phase, phase.as_str());
+        page.line("dormouse_sandboxes", &[("phase", phase.as_str())], count);
+    }
+}
+
+/// How sandboxes woke for traffic.
+pub(crate) fn wake_lines(page: &mut Page, flights: &wake::Flights) {
+    let name = "dormouse_wake_parked_requests";
+    page.family(name, "gauge", "Requests that wait for a sandbox to wake");
+    page.line(name, &[], flights.parked());
+    let seen = flights.stats();
     let name = "dormouse_wake_flights_total";
     page.family(name, "counter", "Attempts to wake a sandbox for traffic");
     page.line(name, &[], seen.flights());
@@ -80,7 +85,8 @@ fn wake_lines(page: &mut Page, seen: &wake::stats::Stats) {
     }
 }
 
-fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) {
+/// What went through a gateway.
+pub(crate) fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) {
     let name = "dormouse_gateway_requests_total";
     page.family(name, "counter", "Requests to sandboxes by how they ended");
     for outcome in Outcome::ALL {
@@ -126,7 +132,8 @@ fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) {
     }
 }
 
-fn api_lines(page: &mut Page, routes: &[e2b::RouteStats]) {
+/// What was asked of the E2B API.
+pub(crate) fn api_lines(page: &mut Page, routes: &[e2b::RouteStats]) {
     let asked = || routes.iter().filter(|r| r.endings.iter().any(|n| *n > 0));
     let name = "dormouse_api_requests_total";
     page.family(name, "counter", "Requests to the E2B API by how they ended");
@@ -154,14 +161,24 @@ fn api_lines(page: &mut Page, routes: &[e2b::RouteStats]) {
 
 /// The page so far.
 #[derive(Debug, Default)]
-struct Page(String);
+pub(crate) struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// As it is sent.
+    pub(crate) fn text(self) -> String {
+        self.0
+    }
+
+    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+    pub(crate) fn line(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: impl std::fmt::Display,
+    ) {
         self.0.push_str(name);
         // Labels are words of ours and paths of routes: there is nothing to escape.
         for (at, (label, text)) in labels.iter().enumerate() {

@@ -16,7 +16,7 @@ use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
 use api::{Authenticator, Limits, ResourceApi};
 use cli::kubeconfig::Kubeconfig;
-use control::history::Retention;
+use control::{events::StoredEvents, history::Retention};
 use kit::{Clock, Entropy, SystemClock, Tasks};
 use rustls::ServerConfig;
 use store::Store;
@@ -138,13 +138,18 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
                 claims_alone: true,
                 ..control::Options::default()
             };
+            let events = StoredEvents::start(store.clone(), clock.clone(), engine.tasks());
             let control = control_loop::start(Parts {
                 engine: &engine,
                 store: &store,
                 clock: &clock,
                 entropy: &entropy,
-                front: used.clone(),
+                activity: used.clone(),
+                followers: used.clone(),
+                waiters: used.clone(),
+                events: Arc::new(events),
                 tokens,
+                reception: None,
                 keys: keys.clone(),
                 options,
             })
@@ -281,7 +286,7 @@ fn serve_metrics(listener: TcpListener, sources: Sources, tasks: &Tasks) {
     });
 }
 
-async fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
+pub(crate) async fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
     let hint = "choose another with --listen, or port 0 for any free one";
     match TcpListener::bind((listen.host.as_str(), listen.port)).await {
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
@@ -326,20 +331,21 @@ fn domain_tls(
 }
 
 /// The signals that stop a server.
-struct Signals {
+#[derive(Debug)]
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
         })
     }
 
-    async fn next(&mut self) -> &'static str {
+    pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",

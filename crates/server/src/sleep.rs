@@ -1,8 +1,9 @@
 //! What sleeping and waking need of several parts, none of which knows another: what the gateway saw
-//! for control's timers, what it has heard for whoever waits for that, flights for the gateway, and
-//! quotas for flights.
+//! for control's timers, what it has heard for whoever waits for that, what control sees for flights,
+//! flights for the gateway, quotas for flights, and for the API what a gateway knows first.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -11,8 +12,13 @@ use async_trait::async_trait;
 use auth::{Keys, Ledger, Reservation};
 use cache::{RoutingCache, SandboxCache, Watched};
 use claims::Desk;
-use control::{ActivitySource, Followers};
-use model::{Key, Sandbox, Spec as _, Version, sandbox::SandboxSpec};
+use control::{ActivitySource, Followers, Waiters};
+use model::{
+    Key, Namespace, Sandbox, Spec as _, Version,
+    lifecycle::{Traffic, traffic},
+    sandbox::SandboxSpec,
+};
+use parking_lot::Mutex;
 use plan::idle::Activity;
 use routes::{Route, State, WakeError};
 use tokio::time::Instant;
@@ -21,10 +27,12 @@ use wake::{Flights, Quota, Reserved, TeamLimit};
 /// How long one part waits for another to have heard of a change.
 const FOLLOWING: Duration = Duration::from_secs(1);
 
-/// The gateway, as control asks for it: what it saw of use, and what it has heard of records.
+/// The gateway, as control knows it: what it saw of use, what it has heard of records, and who waits
+/// in it.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayUse {
     activity: OnceLock<gateway::Activity>,
+    flights: OnceLock<Flights>,
     /// How far its routes have come.
     pub(crate) watched: Watched,
 }
@@ -33,6 +41,19 @@ impl GatewayUse {
     /// The gateway is about to start.
     pub(crate) fn opened(&self, activity: gateway::Activity) {
         let _ = self.activity.set(activity);
+    }
+
+    /// These are its flights.
+    pub(crate) fn wakes_by(&self, flights: Flights) {
+        let _ = self.flights.set(flights);
+    }
+}
+
+impl Waiters for GatewayUse {
+    fn awake(&self, sandbox: &Sandbox) {
+        if let Some(flights) = self.flights.get() {
+            flights.awake(sandbox);
+        }
     }
 }
 
@@ -84,6 +105,42 @@ impl e2b::ports::Followers for Routed {
     }
 }
 
+/// Sandboxes that were woken for somebody, until the API's cache shows that they are awake.
+#[derive(Debug)]
+pub(crate) struct Unsaid {
+    sandboxes: SandboxCache,
+    keys: Mutex<BTreeSet<Key>>,
+}
+
+impl Unsaid {
+    pub(crate) fn new(sandboxes: SandboxCache) -> Self {
+        Self {
+            sandboxes,
+            keys: Mutex::default(),
+        }
+    }
+
+    fn add(&self, key: Key) {
+        let mut keys = self.keys.lock();
+        keys.insert(key);
+        self.forget_shown(&mut keys);
+    }
+
+    fn forget_shown(&self, keys: &mut BTreeSet<Key>) {
+        let wakes = |now: &Sandbox| traffic(now) == Traffic::Resuming;
+        keys.retain(|key| self.sandboxes.find(key).is_some_and(|now| wakes(&now)));
+    }
+}
+
+impl e2b::ports::Unsaid for Unsaid {
+    fn of(&self, team: &Namespace) -> Vec<Key> {
+        let mut keys = self.keys.lock();
+        self.forget_shown(&mut keys);
+        let of_team = |key: &&Key| key.namespace.as_ref() == Some(team);
+        keys.iter().filter(of_team).cloned().collect()
+    }
+}
+
 /// Flights, as the gateway asks for them.
 #[derive(Debug)]
 pub(crate) struct Waker {
@@ -94,6 +151,8 @@ pub(crate) struct Waker {
     routes: RoutingCache,
     /// Knows of whom the API tells before that.
     desk: Arc<Desk>,
+    /// Is told of whom the API must not call asleep.
+    unsaid: Arc<Unsaid>,
 }
 
 impl Waker {
@@ -102,12 +161,14 @@ impl Waker {
         told: SandboxCache,
         routes: RoutingCache,
         desk: Arc<Desk>,
+        unsaid: Arc<Unsaid>,
     ) -> Self {
         Self {
             flights,
             told,
             routes,
             desk,
+            unsaid,
         }
     }
 
@@ -115,11 +176,7 @@ impl Waker {
     /// its id.
     async fn arrive(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
         let id = route.id.as_ref().ok_or(WakeError::NotFound)?;
-        let key = Key::namespaced(
-            SandboxSpec::KIND,
-            route.namespace.clone(),
-            route.name.clone(),
-        );
+        let key = key_of(route);
         // Asked first: it ceases to be so only once the API's own cache shows it.
         let told = |s: &Sandbox| s.uid() == route.uid && s.status.armed_epoch == route.epoch;
         let expected = self.desk.is_unsaid(id) || self.told.find(&key).is_some_and(|s| told(&s));
@@ -142,12 +199,18 @@ impl gateway::Wake for Waker {
             return self.arrive(route, deadline).await;
         }
         let woken = self.flights.wake(route, deadline).await?;
-        // Whoever is answered from inside is not told that it sleeps. One that cannot say is no
-        // reason not to answer.
+        // Whoever is answered from inside is not told that it sleeps: the API waits for the record of
+        // one that has only just been seen to run. One that cannot say is no reason not to answer.
         let soon = deadline.min(Instant::now() + FOLLOWING);
         let _ = self.told.wait_for_version(woken.version, soon).await;
+        self.unsaid.add(key_of(route));
         Ok(woken)
     }
+}
+
+fn key_of(route: &Route) -> Key {
+    let (namespace, name) = (route.namespace.clone(), route.name.clone());
+    Key::namespaced(SandboxSpec::KIND, namespace, name)
 }
 
 /// Quotas, as flights ask for them: against whoever the sandbox was made for, whoever wakes it.

@@ -1,0 +1,165 @@
+//! What every role stands on.
+
+use std::{
+    collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use auth::Seal;
+use cluster_kube::Cluster;
+use kit::{Clock, Entropy, SystemClock, Tasks};
+use peer::Identity;
+use peers::{Interest, Members, Peers};
+use sha2::{Digest as _, Sha256};
+use store::Store;
+use store_kube::{KubeStore, crds};
+use tokio::sync::watch;
+
+use super::probes::Health;
+use crate::config::{Settings, cluster::Gateways, types::OptionalFile};
+
+/// The port of the headless Service at which gateways answer.
+const PEER_PORT: &str = "peer";
+/// Fewer characters than this can be guessed.
+const SHORTEST: usize = 32;
+/// How often it is looked whether the cluster has what it lacked.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The cluster, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) cluster: Cluster,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<Entropy>,
+    /// What ends with the process.
+    pub(crate) tasks: Tasks,
+}
+
+impl Ground {
+    /// Connects to the cluster, and waits until it knows our kinds.
+    ///
+    /// # Errors
+    /// If there is no usable configuration, or the kinds are not for this version.
+    pub(crate) async fn find(settings: &Settings, health: &Health) -> anyhow::Result<Self> {
+        let kubeconfig = settings.kubernetes_kubeconfig.0.as_deref();
+        let mut cluster = Cluster::connect(kubeconfig).await.context(
+            "find the cluster (name its kubeconfig with --kubernetes-kubeconfig or $KUBECONFIG)",
+        )?;
+        if let Some(namespace) = &settings.kubernetes_namespace.0 {
+            cluster = cluster.within(namespace);
+        }
+        wait_for_kinds(&cluster, health).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let entropy = Arc::new(Entropy::from_os());
+        let store = Arc::new(KubeStore::new(cluster.clone()));
+        Ok(Self {
+            cluster,
+            store,
+            clock,
+            entropy,
+            tasks: Tasks::default(),
+        })
+    }
+
+    /// What this process is called among its kind: no other one is or was called so.
+    pub(crate) fn identity(&self, settings: &Settings) -> String {
+        let pod = settings.kubernetes_identity.0.as_deref();
+        format!("{}_{:016x}", pod.unwrap_or("dormouse"), self.entropy.u64())
+    }
+
+    /// The gateways, as one who asks them.
+    ///
+    /// # Errors
+    /// If the peer key cannot be had.
+    pub(crate) fn gateways(
+        &self,
+        settings: &Settings,
+        interest: Interest,
+        tasks: &Tasks,
+    ) -> anyhow::Result<Peers> {
+        let members = match &settings.kubernetes_gateways {
+            Gateways::None => fixed(BTreeSet::new()),
+            Gateways::Fixed(addresses) => fixed(addresses.iter().copied().collect()),
+            Gateways::Service(name) => self.cluster.follow_endpoints(name, PEER_PORT, tasks),
+        };
+        let identity = identity(settings)?;
+        let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
+        Ok(Peers::start(
+            members, identity, interest, clock, entropy, tasks,
+        ))
+    }
+}
+
+fn fixed(addresses: BTreeSet<std::net::SocketAddr>) -> Members {
+    watch::channel(Some(addresses)).1
+}
+
+/// An API server that does not answer, lacks our kinds or does not let us look is waited for: whoever
+/// mends that need not know that this waits.
+///
+/// # Errors
+/// If the kinds are of another version, which waiting does not mend.
+async fn wait_for_kinds(cluster: &Cluster, health: &Health) -> anyhow::Result<()> {
+    let mut said = String::new();
+    loop {
+        let why = match crds::check(cluster).await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_retryable() => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        if why != said {
+            tracing::error!("{why}");
+            health.not_ready(&why);
+            said = why;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// What tokens of sandboxes are derived from.
+///
+/// # Errors
+/// If no file is named, or it holds nothing of the kind.
+pub(crate) fn seal(settings: &Settings) -> anyhow::Result<Seal> {
+    let text = secret(&settings.seal_file, "seal_file")?;
+    let text = text.trim();
+    if text.len() < SHORTEST {
+        bail!(
+            "seal_file holds fewer than {SHORTEST} characters: make it by `openssl rand -hex 32`"
+        );
+    }
+    Ok(Seal::new(Sha256::digest(text).into()))
+}
+
+/// Who this process is to the others of its installation.
+///
+/// # Errors
+/// If no key is named, or its file holds none.
+pub(crate) fn identity(settings: &Settings) -> anyhow::Result<Identity> {
+    let text = secret(&settings.peer_key_file, "peer_key_file")?;
+    let keys = peer::Keys::parse(&text).context("read peer_key_file")?;
+    Ok(Identity::new(&keys)?)
+}
+
+/// A secret as a cluster mounts it: for its owner and group.
+fn secret(file: &OptionalFile, key: &str) -> anyhow::Result<String> {
+    let Some(path) = &file.0 else {
+        bail!("{key} is not set: it names a file with a secret that all roles of a cluster share");
+    };
+    check_mode(path)?;
+    fs::read_to_string(path).with_context(|| format!("read {key} {}", path.display()))
+}
+
+fn check_mode(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let about = fs::metadata(path).with_context(|| format!("look at {shown}"))?;
+    let mode = about.permissions().mode() & 0o7777;
+    if mode & 0o007 != 0 {
+        bail!(
+            "{shown} has mode {mode:04o}, so anybody may have read it: run `chmod o-rwx {shown}`"
+        );
+    }
+    Ok(())
+}
