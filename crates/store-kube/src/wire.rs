@@ -7,7 +7,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Metadata, StringMap, Uid, Version, codec::DecodeError, ids::Incarnation, meta::OwnerReference,
+    Metadata, StringMap, Uid, Version,
+    codec::DecodeError,
+    ids::Incarnation,
+    meta::{GROUP_VERSION, OwnerReference},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -49,6 +52,7 @@ pub(crate) fn record(kind: &Kind, json: &str) -> Result<Arc<Record>, DecodeError
             .map_err(|e| bad("metadata.annotations", e.to_string()))?;
         meta.unknown.extend(unknown);
     }
+    move_owners(&mut meta.owner_references, &kind.api_version, GROUP_VERSION);
     let (Some(_), Some(version)) = (meta.uid, meta.resource_version) else {
         return Err(bad(
             "metadata",
@@ -76,6 +80,14 @@ pub(crate) fn record(kind: &Kind, json: &str) -> Result<Arc<Record>, DecodeError
         status,
         fields,
     }))
+}
+
+/// Owners of ours are in the API group of this store: in any other they would be missing, and what they
+/// own collected as garbage.
+fn move_owners(owners: &mut [OwnerReference], from: &str, to: &str) {
+    for owner in owners.iter_mut().filter(|o| *o.api_version == *from) {
+        owner.api_version = to.into();
+    }
 }
 
 /// The version of an object that is not a record, or of a list.
@@ -110,7 +122,7 @@ struct SentMetadata<'r> {
     labels: StringMap,
     annotations: StringMap,
     finalizers: &'r [Box<str>],
-    owner_references: &'r [OwnerReference],
+    owner_references: Vec<OwnerReference>,
 }
 
 /// What a write must find.
@@ -127,6 +139,8 @@ pub(crate) fn whole(
     expected: Expected,
     spec: &str,
 ) -> Result<Vec<u8>, serde_json::Error> {
+    let mut owners = meta.owner_references.clone();
+    move_owners(&mut owners, GROUP_VERSION, &kind.api_version);
     let mut annotations = meta.annotations.clone();
     let unknown: BTreeMap<_, _> = meta
         .unknown
@@ -147,7 +161,7 @@ pub(crate) fn whole(
             labels: meta.labels.clone(),
             annotations,
             finalizers: &meta.finalizers,
-            owner_references: &meta.owner_references,
+            owner_references: owners,
         },
         spec: Some(RawValue::from_string(spec.to_owned())?),
         status: None,
@@ -172,7 +186,7 @@ pub(crate) fn observed(
             labels: StringMap::new(),
             annotations: StringMap::new(),
             finalizers: &[],
-            owner_references: &[],
+            owner_references: Vec::new(),
         },
         spec: None,
         status: status
