@@ -4,19 +4,20 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Method, Request};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Body;
 use routes::Route;
 
 use crate::{
     address::{Asked, Field, Port, Target},
-    answer::Refusal,
+    answer::{About, Refusal},
     gate::{self, Pass, Passage},
+    gateway::Shared,
     glance::{Glance, Marks},
     names::Fields,
     signature::{self, Signed},
     socket2, tcp,
-    worker::Worker,
 };
 
 /// What is asked.
@@ -109,6 +110,25 @@ pub(crate) struct Refused {
     pub(crate) port: Option<Port>,
 }
 
+impl Refused {
+    /// The answer; a page for a person who looks at it in a browser.
+    pub(crate) fn answer(self, is_navigation: bool, request_id: HeaderValue) -> Response<Bytes> {
+        let (refusal, port) = (self.refusal, self.port);
+        tracing::debug!(
+            ?refusal,
+            sandbox = self.id.as_deref(),
+            port = port.map(Port::get),
+            request_id = request_id.to_str().unwrap_or_default(),
+            "refused"
+        );
+        let about = About {
+            id: self.id.as_deref(),
+            port,
+        };
+        refusal.answer(about, is_navigation, request_id)
+    }
+}
+
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         Self {
@@ -120,8 +140,7 @@ impl From<Refusal> for Refused {
 }
 
 /// Decides what to do with a request: its address, then the gate, then the sandbox's state.
-pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
-    let shared = &worker.shared;
+pub(crate) fn decide(shared: &Shared, asking: &Asking<'_>) -> Decision {
     if asking.method == Method::CONNECT && !asking.is_socket {
         return Decision::Refuse(Refusal::Malformed("CONNECT is not served here").into());
     }
@@ -175,7 +194,7 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
     // Who has not shown a token learns nothing of the state, and is not taken for somebody who uses
     // it. Where it is awake and its token is not known here, its agent finds out.
     let is_checked =
-        pass == Pass::Signed && (passage != Passage::Forward || knows_token(worker, &route));
+        pass == Pass::Signed && (passage != Passage::Forward || knows_token(shared, &route));
     let found = Found {
         route,
         port,
@@ -190,7 +209,7 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
         },
         request_id: seen.request_id(),
     };
-    if is_checked && let Err(refusal) = check_signature(worker, &found.route, asking) {
+    if is_checked && let Err(refusal) = check_signature(shared, &found.route, asking) {
         return refuse(refusal);
     }
     match passage {
@@ -202,23 +221,23 @@ pub(crate) fn decide(worker: &Worker, asking: &Asking<'_>) -> Decision {
 }
 
 /// Whether signatures of a sandbox can be checked here.
-fn knows_token(worker: &Worker, route: &Route) -> bool {
-    let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
+fn knows_token(shared: &Shared, route: &Route) -> bool {
+    let (Some(seal), Some(id)) = (&shared.ports.seal, &route.id) else {
         return false;
     };
     signature::is_known(seal, id, route)
 }
 
 /// The checks that the agent makes, in its order.
-fn check_signature(worker: &Worker, route: &Route, asking: &Asking<'_>) -> Result<(), Refusal> {
-    let (Some(seal), Some(id)) = (&worker.shared.ports.seal, &route.id) else {
+fn check_signature(shared: &Shared, route: &Route, asking: &Asking<'_>) -> Result<(), Refusal> {
+    let (Some(seal), Some(id)) = (&shared.ports.seal, &route.id) else {
         return Err(Refusal::InvalidSignature);
     };
     let signed = Signed::read(asking.method, asking.query.unwrap_or_default());
     if !signed.is_of(seal, id, route) {
         return Err(Refusal::InvalidSignature);
     }
-    if signed.is_expired(worker.wall_micros()) {
+    if signed.is_expired(shared.ports.clock.wall_micros()) {
         return Err(Refusal::ExpiredSignature);
     }
     Ok(())

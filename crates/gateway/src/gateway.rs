@@ -17,6 +17,7 @@ use crate::{
     activity::Activity,
     address::Hosts,
     doors::{Doors, Listen},
+    front::Front,
     metrics::{Counters, Metrics},
     options::Options,
     tcp::Streams,
@@ -187,6 +188,12 @@ impl Gateway {
     #[must_use]
     pub fn streams(&self) -> Streams {
         Streams::new(self.shared.clone())
+    }
+
+    /// Its decisions, for somebody else who moves the bytes.
+    #[must_use]
+    pub fn front(&self) -> Front {
+        Front::new(self.shared.clone())
     }
 
     /// What happened so far.

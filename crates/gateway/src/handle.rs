@@ -1,6 +1,6 @@
 //! From a client's request to an answer.
 
-use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, time::Duration};
 
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
@@ -9,22 +9,21 @@ use http::{
     uri::PathAndQuery,
 };
 use hyper::body::{Body as _, Incoming};
-use routes::{Gate, Route, State};
-use tokio::time::{Instant, timeout, timeout_at};
+use routes::Route;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
 use crate::{
-    activity::NotIn,
     address::Port,
-    answer::{self, About, Refusal},
+    admit::{self, Entry},
+    answer::{self, Refusal},
     body::{Body, Relay},
     codec::Length,
-    decide::{Asking, Decision, Found, Refused, decide},
+    decide::{Asking, Found, Refused},
     dial::reach,
     exchange::RequestBody,
     forward::{Answer, Outgoing, forward},
-    gate::{self, Pass, Passage},
     glance::Glance,
     h2c,
     headers::{self, Onward, Sender},
@@ -32,7 +31,6 @@ use crate::{
     metrics::{Outcome, Waited},
     names::Fields,
     pool::Key,
-    signature::Signed,
     socket2,
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
@@ -41,11 +39,6 @@ use crate::{
     worker::Worker,
 };
 
-/// How long a signed URL without an address waits for its turn to be looked for.
-const SEARCH_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often a sandbox is looked at that is closed and opened at the same time.
-const MOST_LOOKS: usize = 8;
 /// How much of a refused request is read before it is answered, and for how long.
 const MOST_REST: usize = 64 << 10;
 const REST_PATIENCE: Duration = Duration::from_millis(250);
@@ -58,11 +51,14 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let mut open = Open::new(worker.clone(), link.clone());
     link.knows_hints(request.version() == Version::HTTP_11);
-    let decision = decide_and_enter(&worker, &mut open, &request);
+    let entry = admit::enter(&worker.shared, &Asking::of(&request), told(&request));
     let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
-    let mut response = match decision {
-        Decision::Forward(found) => send(worker, link, open, found, request).await,
-        Decision::Refuse(refused) => {
+    let mut response = match entry {
+        Entry::In(found, held) => {
+            open.hold(held);
+            send(worker, link, open, found, request).await
+        }
+        Entry::Refuse(refused) => {
             let (head, body) = request.into_parts();
             let response = refuse(&worker, open, refused, &head.headers);
             if read_rest(body).await {
@@ -71,7 +67,7 @@ pub(crate) async fn handle(
             response
         }
         // What is rare, or waits anyway, may cost an allocation.
-        decision => Box::pin(other(worker, link, open, decision, request)).await,
+        entry => Box::pin(other(worker, link, open, entry, request)).await,
     };
     // Who refuses may not have read to the end, and the connection ends there: a client that were
     // not told would send its next request into it.
@@ -82,89 +78,9 @@ pub(crate) async fn handle(
     Ok(response)
 }
 
-/// What to do with a request. One that is to be sent on is inside from here on.
-fn decide_and_enter(worker: &Worker, open: &mut Open, request: &Request<Incoming>) -> Decision {
-    for _ in 0..MOST_LOOKS {
-        let found = match decide(worker, &Asking::of(request)) {
-            // Nobody is woken, or asked, for what would be cut anyway.
-            Decision::Forward(found) | Decision::Wake(found) if is_too_large(worker, request) => {
-                return Decision::Refuse(found.refused(Refusal::TooLarge));
-            }
-            Decision::Forward(found) => found,
-            decision => return decision,
-        };
-        match enter(worker, open, &found) {
-            Ok(()) => return Decision::Forward(found),
-            Err(NotIn::TooMany) => return Decision::Refuse(found.refused(Refusal::TooMany)),
-            Err(NotIn::Closed) => {}
-        }
-    }
-    Decision::Refuse(Refusal::Overloaded.into())
-}
-
-/// The same for a signed URL that names no sandbox, once that is found. It was seen a while ago.
-fn find_and_enter(
-    worker: &Worker,
-    open: &mut Open,
-    request: &Request<Incoming>,
-    mut found: Found,
-) -> Decision {
-    if is_too_large(worker, request) {
-        return Decision::Refuse(found.refused(Refusal::TooLarge));
-    }
-    for _ in 0..MOST_LOOKS {
-        match look_again(worker, request, &found.route) {
-            Ok(route) => found.route = route,
-            Err(refusal) => return Decision::Refuse(refusal.into()),
-        }
-        match gate::passage(&found.route) {
-            Passage::Forward => {}
-            Passage::Park => return Decision::Wake(found),
-            Passage::NotFound => return Decision::Refuse(found.refused(Refusal::NotFound)),
-        }
-        match enter(worker, open, &found) {
-            Ok(()) => return Decision::Forward(found),
-            Err(NotIn::TooMany) => return Decision::Refuse(found.refused(Refusal::TooMany)),
-            Err(NotIn::Closed) => {}
-        }
-    }
-    Decision::Refuse(Refusal::Overloaded.into())
-}
-
-/// The sandbox of a signed URL as it is now, if its token still is the one that signed.
-fn look_again(
-    worker: &Worker,
-    request: &Request<Incoming>,
-    route: &Route,
-) -> Result<Arc<Route>, Refusal> {
-    let ports = &worker.shared.ports;
-    let (Some(seal), Some(id)) = (&ports.seal, &route.id) else {
-        return Err(Refusal::InvalidSignature);
-    };
-    let now = ports.routes.check(id, route.uid, route.epoch);
-    let now = now.map_err(|_| Refusal::InvalidSignature)?;
-    let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
-    match signed.is_of(seal, id, &now) {
-        true => Ok(now),
-        false => Err(Refusal::InvalidSignature),
-    }
-}
-
-/// Lets a request into the sandbox that it was found to be for.
-fn enter(worker: &Worker, open: &mut Open, found: &Found) -> Result<(), NotIn> {
-    let shared = &worker.shared;
-    let limit = shared.options.limits.open_per_sandbox;
-    let routes = &shared.ports.routes;
-    let held = shared
-        .activity
-        .let_in(routes, &found.route, limit, found.is_use)?;
-    open.hold(held);
-    Ok(())
-}
-
-fn is_too_large(worker: &Worker, request: &Request<Incoming>) -> bool {
-    let told = request.body().size_hint().lower();
-    worker.shared.options.limits.refuse(told)
+/// How long a request says that its body is.
+fn told(request: &Request<Incoming>) -> u64 {
+    request.body().size_hint().lower()
 }
 
 /// Reads what a refused client is sending, where that is little and there soon.
@@ -187,26 +103,26 @@ async fn other(
     worker: Rc<Worker>,
     link: Rc<Link>,
     mut open: Open,
-    mut decision: Decision,
+    mut entry: Entry,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    if matches!(decision, Decision::Search) {
-        decision = match search(&worker, &request).await {
-            Ok(found) => find_and_enter(&worker, &mut open, &request, found),
-            Err(refusal) => Decision::Refuse(refusal.into()),
-        };
+    if matches!(entry, Entry::Search) {
+        entry = admit::search(&worker.shared, &Asking::of(&request), told(&request)).await;
     }
-    match decision {
-        Decision::Forward(found) => send(worker, link, open, found, request).await,
-        Decision::Wake(found) => wake(worker, link, open, found, request).await,
-        Decision::Fallback => fallback(&worker, &link, open, request).await,
-        Decision::Preflight => {
+    match entry {
+        Entry::In(found, held) => {
+            open.hold(held);
+            send(worker, link, open, found, request).await
+        }
+        Entry::Wake(found) => wake(worker, link, open, found, request).await,
+        Entry::Fallback => fallback(&worker, &link, open, request).await,
+        Entry::Preflight => {
             open.ended(Outcome::Forwarded);
             answer::preflight(request.headers()).map(|bytes| Body::own(bytes, open))
         }
-        Decision::Refuse(refused) => refuse(&worker, open, refused, request.headers()),
+        Entry::Refuse(refused) => refuse(&worker, open, refused, request.headers()),
         // It was looked for above, and nobody is looked for twice.
-        Decision::Search => {
+        Entry::Search => {
             let refused = Refusal::InvalidSignature.into();
             refuse(&worker, open, refused, request.headers())
         }
@@ -376,103 +292,24 @@ async fn wake(
     worker: Rc<Worker>,
     link: Rc<Link>,
     mut open: Open,
-    mut found: Found,
+    found: Found,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let shared = worker.shared.clone();
-    // Who waits is there: a sandbox must not be put to sleep under a parked request.
-    let limit = shared.options.limits.open_per_sandbox;
-    let Some(mut held) = shared.activity.park(&found.route, limit) else {
-        let refused = found.refused(Refusal::TooMany);
-        return refuse(&worker, open, refused, request.headers());
+    let held = match admit::park(&worker.shared, &found) {
+        Ok(held) => held,
+        Err(refused) => return refuse(&worker, open, refused, request.headers()),
     };
     let started = worker.monotonic();
-    let deadline = Instant::now() + shared.options.wake_timeout;
-    let waking = shared.ports.wake.wake(&found.route, deadline);
-    let woken = match timeout_at(deadline, waking).await {
-        Ok(woken) => woken.map_err(Refusal::from),
-        Err(_) => Err(crate::WakeError::Timeout.into()),
-    };
+    let woken = admit::wake(&worker.shared, &Asking::of(&request), found, held).await;
     let took = worker.monotonic().saturating_sub(started);
     worker.counters.waited(Waited::Wake, took);
-    let route = match woken {
-        Ok(route) => route,
-        Err(refusal) => {
-            let refused = found.refused(refusal);
-            return refuse(&worker, open, refused, request.headers());
+    match woken {
+        Ok((found, held)) => {
+            open.hold(held);
+            send(worker, link, open, found, request).await
         }
-    };
-    let is_same = route.is_delivery(found.route.uid, found.route.epoch);
-    if !is_same || route.state != State::Running {
-        let refused = found.refused(Refusal::NotFound);
-        return refuse(&worker, open, refused, request.headers());
+        Err(refused) => refuse(&worker, open, refused, request.headers()),
     }
-    // What the port demands may have changed meanwhile.
-    let is_same_gate = route.agent == found.route.agent && route.traffic == found.route.traffic;
-    if !is_same_gate {
-        let asking = Asking::of(&request);
-        let path = asking.path.get(found.prefix..).unwrap_or("/");
-        let (method, seen) = (asking.method, asking.seen());
-        let asked = gate::ask(&route, found.port, method, path, asking.query, &seen);
-        match asked {
-            Ok(pass) => found.may_wake = pass == Pass::Full,
-            Err(refusal) => {
-                let refused = found.refused(refusal);
-                return refuse(&worker, open, refused, request.headers());
-            }
-        }
-    }
-    found.route = route;
-    // It was counted all the time, so nobody can have taken the sandbox for unused.
-    held.enter();
-    open.hold(held);
-    send(worker, link, open, found, request).await
-}
-
-/// Finds the sandbox of a signed URL that names none.
-async fn search(worker: &Worker, request: &Request<Incoming>) -> Result<Found, Refusal> {
-    let shared = worker.shared.clone();
-    let turn = timeout(SEARCH_PATIENCE, shared.searches.acquire()).await;
-    let _turn = turn.map_err(|_| Refusal::Overloaded)?;
-    let signed = Signed::read(request.method(), request.uri().query().unwrap_or_default());
-    // Nobody is looked for on account of a URL that says itself that it is of no use.
-    if signed.is_expired(worker.wall_micros()) {
-        return Err(Refusal::ExpiredSignature);
-    }
-    let searching = shared.clone();
-    let task = shared.outside.spawn_blocking(move || {
-        let seal = searching.ports.seal.as_ref()?;
-        let is_candidate = |route: &Arc<Route>| {
-            let reachable = gate::passage(route) != Passage::NotFound;
-            route.id.is_some() && matches!(route.agent, Gate::Token(_)) && reachable
-        };
-        let mut candidates = searching.ports.routes.routes();
-        candidates.retain(is_candidate);
-        if candidates.len() > searching.options.limits.signature_candidates {
-            return None;
-        }
-        // To the end, whoever it is: how long it takes tells nothing.
-        candidates.into_iter().fold(None, |found, route| {
-            let is_it = route
-                .id
-                .as_ref()
-                .is_some_and(|id| signed.is_of(seal, id, &route));
-            if is_it { Some(route) } else { found }
-        })
-    });
-    let found = task.await.map_err(|_| Refusal::Overloaded)?;
-    let route = found.ok_or(Refusal::InvalidSignature)?;
-    let seen = Glance::at(Fields::Map(request.headers()));
-    Ok(Found {
-        route,
-        port: Port::AGENT,
-        prefix: 0,
-        marks: seen.marks,
-        is_bare: false,
-        is_use: true,
-        may_wake: true,
-        request_id: seen.request_id(),
-    })
 }
 
 /// Hands a request to the inner service, on the threads of whoever started the gateway: a slow
@@ -536,19 +373,7 @@ fn answer_for(
     is_navigation: bool,
     request_id: Option<HeaderValue>,
 ) -> Response<Bytes> {
-    let Refused { refusal, id, port } = refused;
-    open.ended(refusal.outcome());
+    open.ended(refused.refusal.outcome());
     let request_id = request_id.unwrap_or_else(|| worker.new_request_id());
-    tracing::debug!(
-        ?refusal,
-        sandbox = id.as_deref(),
-        port = port.map(Port::get),
-        request_id = request_id.to_str().unwrap_or_default(),
-        "refused"
-    );
-    let about = About {
-        id: id.as_deref(),
-        port,
-    };
-    refusal.answer(about, is_navigation, request_id)
+    refused.answer(is_navigation, request_id)
 }

@@ -87,6 +87,14 @@ impl<'a> Survey<'a> {
     }
 }
 
+/// The host that a sandbox is told instead of the client's.
+pub(crate) fn masked_host(route: &Route, port: Port) -> Result<Option<HeaderValue>, Refusal> {
+    let masked = route.mask_host.as_deref().filter(|_| port != Port::AGENT);
+    let host = masked.map(|mask| mask.replace("${PORT}", &port.to_string()));
+    let host = host.map(HeaderValue::try_from).transpose();
+    host.map_err(|_| Refusal::NotFound)
+}
+
 impl Onward<'_> {
     /// The target without what was the address.
     fn target(&self) -> Result<(&str, &str), Refusal> {
@@ -96,13 +104,10 @@ impl Onward<'_> {
 
     /// The host that the sandbox is told.
     fn host(&self, route: &Route, port: Port) -> Result<Cow<'_, [u8]>, Refusal> {
-        let masked = route.mask_host.as_deref().filter(|_| port != Port::AGENT);
-        let Some(mask) = masked else {
-            return Ok(self.host.into());
-        };
-        let host = mask.replace("${PORT}", &port.to_string());
-        let host = HeaderValue::try_from(host).map_err(|_| Refusal::NotFound)?;
-        Ok(host.as_bytes().to_vec().into())
+        Ok(match masked_host(route, port)? {
+            Some(host) => host.as_bytes().to_vec().into(),
+            None => self.host.into(),
+        })
     }
 
     /// Shows the headers for the sandbox, but for the host and what is between neighbours.

@@ -274,7 +274,7 @@ impl<S: OverTcp> Lane<S> {
         if head.length.is_some_and(|length| limits.refuse(length)) {
             return Look::Library;
         }
-        let Decision::Forward(found) = decide(&self.worker, &asking) else {
+        let Decision::Forward(found) = decide(&self.worker.shared, &asking) else {
             return Look::Library;
         };
         let mut open = Open::new(self.worker.clone(), self.link.clone());

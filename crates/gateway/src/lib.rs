@@ -29,7 +29,8 @@
 //! | `signature` | signed URLs of files |
 //! | `answer` | what the gateway answers by itself |
 //! | [`wake`] | the port for waking |
-//! | `decide` | what to do with a request |
+//! | `decide`, `admit` | what to do with a request, and who goes in |
+//! | [`front`] | the same for somebody else who moves the bytes |
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
 //! | `forward`, `exchange`, `h2c`, `dial`, `forwarded`, `upstream`, `pool` | the sandbox's side |
@@ -41,6 +42,7 @@
 
 pub mod activity;
 pub mod address;
+mod admit;
 mod answer;
 mod body;
 mod codec;
@@ -50,6 +52,7 @@ pub mod doors;
 mod exchange;
 mod forward;
 mod forwarded;
+pub mod front;
 pub mod gate;
 pub mod gateway;
 mod glance;
@@ -75,6 +78,7 @@ mod worker;
 pub use activity::{Activity, Held, NotIn, Use};
 pub use doors::{Attendant, Doors, Listen};
 pub use forwarded::Forwarded;
+pub use front::Front;
 pub use gate::{Passage, passage};
 pub use gateway::{Gateway, Ports, StartError};
 pub use metrics::Metrics;

@@ -66,7 +66,6 @@ pub(crate) struct Worker {
     max_links: usize,
     /// Seconds since the gateway's clock began.
     now: Rc<Cell<u32>>,
-    wall_micros: Cell<i64>,
     request_ids: Cell<u64>,
 }
 
@@ -134,7 +133,6 @@ impl Worker {
             freed: Notify::new(),
             max_links,
             now: Rc::default(),
-            wall_micros: Cell::new(0),
             request_ids: Cell::new(shared.ports.entropy.u64() ^ number as u64),
             shared,
         };
@@ -143,10 +141,8 @@ impl Worker {
     }
 
     fn look_at_the_clock(&self) {
-        let clock = &self.shared.ports.clock;
-        let seconds = clock.monotonic().as_secs();
+        let seconds = self.monotonic().as_secs();
         self.now.set(u32::try_from(seconds).unwrap_or(u32::MAX));
-        self.wall_micros.set(clock.wall_micros());
     }
 
     /// Seconds since the gateway's clock began, exact to a tick.
@@ -156,11 +152,6 @@ impl Worker {
 
     pub(crate) fn monotonic(&self) -> Duration {
         self.shared.ports.clock.monotonic()
-    }
-
-    /// The wall clock, exact to a tick.
-    pub(crate) fn wall_micros(&self) -> i64 {
-        self.wall_micros.get()
     }
 
     /// An id for a request that brought none: different, not secret.

