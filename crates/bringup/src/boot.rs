@@ -14,7 +14,7 @@ use wire::{
     process::{ProcessConfig, StartRequest},
 };
 
-use crate::words::{describe, said};
+use crate::words::{describe, said, succeed};
 
 /// Between two tries of the ready command.
 const BACKOFF: Backoff = Backoff {
@@ -116,17 +116,9 @@ impl Attempt<'_> {
             Err(error) if error.is_retryable() => return Ok(Try::NotYet(error.to_string().into())),
             Err(error) => return Err(refused(BootFailure::ReadyCommand, &error)),
         };
-        let mut words = Vec::new();
-        let ended = running
-            .wait(|event| {
-                said(&mut words, &event);
-                Ok::<(), agent_client::Error>(())
-            })
-            .await;
-        Ok(match ended {
-            Ok(end) if end.exited && end.exit_code == 0 => Try::Ready,
-            Ok(end) => Try::NotYet(describe(&end, &words).into()),
-            Err(error) => Try::NotYet(error.to_string().into()),
+        Ok(match succeed(running).await {
+            Ok(()) => Try::Ready,
+            Err(why) => Try::NotYet(why.into()),
         })
     }
 }

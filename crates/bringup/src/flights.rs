@@ -72,11 +72,8 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         F: Future<Output = Result<T, RuntimeError>> + Send + 'static,
     {
         let mut all = self.0.lock();
-        let there = all.get(&uid).filter(|there| {
-            *there.container_id == *container_id && there.epoch == epoch && there.stands()
-        });
-        if let Some(there) = there {
-            return there.clone();
+        if let Some(there) = standing(&all, uid, container_id, epoch) {
+            return there;
         }
         let (tell, outcome) = watch::channel(None);
         let flight = Flight {
@@ -98,8 +95,24 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         flight
     }
 
+    /// What is under way in a container for a delivery, or over for good.
+    pub fn find(&self, uid: Uid, container_id: &str, epoch: Epoch) -> Option<Flight<T>> {
+        standing(&self.0.lock(), uid, container_id, epoch)
+    }
+
     /// Forgets what is no longer there.
     pub fn forget(&self, uid: Uid) {
         self.0.lock().remove(&uid);
     }
+}
+
+fn standing<T: Clone>(
+    all: &BTreeMap<Uid, Flight<T>>,
+    uid: Uid,
+    container_id: &str,
+    epoch: Epoch,
+) -> Option<Flight<T>> {
+    let there = all.get(&uid)?;
+    let is_it = *there.container_id == *container_id && there.epoch == epoch && there.stands();
+    is_it.then(|| there.clone())
 }

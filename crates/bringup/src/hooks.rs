@@ -15,7 +15,7 @@ use model::hook::{ExecHook, Hook, HookMethod, HttpHook};
 use tokio::time::timeout;
 use wire::process::{ProcessConfig, StartRequest};
 
-use crate::words::{describe, said};
+use crate::words::succeed;
 
 /// Between two tries.
 const BACKOFF: Backoff = Backoff {
@@ -118,18 +118,7 @@ async fn execute(inside: &dyn Inside, exec: &ExecHook, limit: Duration) -> Resul
     };
     let running = agent.start(&request, options).await;
     let running = running.map_err(|error| error.to_string())?;
-    let mut words = Vec::new();
-    let ended = running
-        .wait(|event| {
-            said(&mut words, &event);
-            Ok::<(), agent_client::Error>(())
-        })
-        .await;
-    match ended {
-        Ok(end) if end.exited && end.exit_code == 0 => Ok(()),
-        Ok(end) => Err(describe(&end, &words)),
-        Err(error) => Err(error.to_string()),
-    }
+    succeed(running).await
 }
 
 /// Sends a request, and waits for the head of its answer: that says all.

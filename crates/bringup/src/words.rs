@@ -1,10 +1,26 @@
 //! What is told of a command's end.
 
-use agent_client::Event;
+use agent_client::{Event, Process};
 use wire::process::EndEvent;
 
 /// How much of a command's last words is shown.
 const LAST_WORDS: usize = 300;
+
+/// Waits for a command's end; what is told of it if it did not end well.
+pub(crate) async fn succeed(running: Process) -> Result<(), String> {
+    let mut words = Vec::new();
+    let ended = running
+        .wait(|event| {
+            said(&mut words, &event);
+            Ok::<(), agent_client::Error>(())
+        })
+        .await;
+    match ended {
+        Ok(end) if end.exited && end.exit_code == 0 => Ok(()),
+        Ok(end) => Err(describe(&end, &words)),
+        Err(error) => Err(error.to_string()),
+    }
+}
 
 /// Keeps the last of what a command says.
 pub(crate) fn said(words: &mut Vec<u8>, event: &Event) {

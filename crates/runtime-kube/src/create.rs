@@ -19,6 +19,14 @@ use crate::{
     runtime::Engine,
 };
 
+/// Whether a Pod was made or changed just now. One that was there before may be frozen, or know
+/// trouble that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    New,
+    Old,
+}
+
 /// Why a Pod did not come to run.
 pub(crate) enum NotRunning {
     /// It may still: whoever asks again waits for it.
@@ -47,7 +55,7 @@ impl Engine {
         let wanted = pod::pod(fence, spec, &place, &hash, &self.options)?;
         if let Some(found) = self.pods.find(fence.uid) {
             match self.fits(fence, spec, &found)? {
-                true => return self.come(fence, &found.pod).await,
+                true => return self.come(fence, &found.pod, Arrival::Old).await,
                 // What was begun for an older decision.
                 false => self.remove_pod(fence.uid, &found).await?,
             }
@@ -55,7 +63,7 @@ impl Engine {
         self.apply_network(fence, &place, spec.network.as_deref())
             .await?;
         let made = self.make(fence, &wanted).await?;
-        self.come(fence, &made).await
+        self.come(fence, &made, Arrival::New).await
     }
 
     /// Whether a Pod that is there already is what is asked for, or can become it.
@@ -113,11 +121,16 @@ impl Engine {
     }
 
     /// Waits until a Pod is there, with an agent that answers.
-    pub(crate) async fn come(&self, fence: Fence, pod: &Arc<Pod>) -> Result<Facts, RuntimeError> {
+    pub(crate) async fn come(
+        &self,
+        fence: Fence,
+        pod: &Arc<Pod>,
+        arrival: Arrival,
+    ) -> Result<Facts, RuntimeError> {
         let uid = fence.uid;
         let until = Instant::now() + self.options.start_timeout;
         let identity = pod.metadata.uid.clone();
-        let (pod, running) = match self.comes(uid, identity, None, None, until).await {
+        let (pod, running) = match self.comes(uid, identity, None, Arrival::New, until).await {
             Ok(it) => it,
             Err(NotRunning::Yet(error)) => return Err(error),
             Err(NotRunning::Ever(error)) => {
@@ -128,10 +141,14 @@ impl Engine {
                 return Err(error);
             }
         };
-        // One that was there before may be frozen; one that is new need not listen yet.
-        let standing = match self.standing(uid, &pod, &running).await {
-            Ok(standing) => standing,
-            Err(_) => {
+        let standing = match arrival {
+            Arrival::Old => self.standing(uid, &pod, &running).await.ok(),
+            Arrival::New => None,
+        };
+        let standing = match standing {
+            Some(standing) => standing,
+            // It need not listen yet.
+            None => {
                 let agent = agent::client(&*self.keys, uid, running.ip)?;
                 let delivery = agent::answers(&agent, until).await?;
                 Standing {
@@ -141,17 +158,19 @@ impl Engine {
             }
         };
         self.known.armed(uid, &running.container_id, standing.epoch);
+        self.known
+            .frozen(uid, &running.container_id, standing.is_frozen);
         Ok(facts(&pod, &running, standing))
     }
 
-    /// Waits until the container of a Pod runs that is not `last`. What `known` says was said before,
-    /// and need not hold any more.
+    /// Waits until the container of a Pod runs that is not `last`. What keeps it from that ends the
+    /// wait, unless that is known already and this waits for it to pass.
     pub(crate) async fn comes(
         &self,
         uid: Uid,
         identity: Option<String>,
         last: Option<&str>,
-        known: Option<&Waiting>,
+        arrival: Arrival,
         until: Instant,
     ) -> Result<(Arc<Pod>, Running), NotRunning> {
         let mut waits = Waiting::Nothing;
@@ -177,8 +196,8 @@ impl Engine {
                     Seen::Coming(waiting) | Seen::Swapping(waiting) => {
                         let is_over = has_failed(&found.pod);
                         waits = waiting;
-                        let is_news = known != Some(&waits);
-                        hopeless(&waits, is_over).filter(|_| is_news).map(Err)
+                        let hopeless = hopeless(&waits, is_over);
+                        hopeless.filter(|_| arrival == Arrival::New).map(Err)
                     }
                 }
             })

@@ -130,6 +130,11 @@ impl Engine {
         if learnt.frozen == Some(true) {
             return Ok(asleep());
         }
+        // Nothing was learnt yet: what sleeps would take long not to answer.
+        if learnt.frozen.is_none() && self.is_frozen(pod, running).await == Ok(true) {
+            self.known.frozen(uid, id, true);
+            return Ok(asleep());
+        }
         let agent = agent::client(&*self.keys, uid, running.ip)?;
         let silence = match agent::delivery(&agent).await {
             Ok(delivery) => {
@@ -146,9 +151,8 @@ impl Engine {
         let Silence::Silent(_) = &silence else {
             return Err(silence.into());
         };
-        // One that does not answer may have been frozen before this process was started.
-        let is_frozen = match self.node_of(pod, running) {
-            Some((node, target)) => node.is_frozen(&target).await?,
+        let is_frozen = match self.options.node {
+            Some(_) => self.is_frozen(pod, running).await?,
             None => look::is_held(pod, id),
         };
         match is_frozen {
@@ -157,6 +161,14 @@ impl Engine {
                 Ok(asleep())
             }
             false => Err(silence.into()),
+        }
+    }
+
+    /// Whether a container is frozen, as its node says; not, where no node has that to say.
+    async fn is_frozen(&self, pod: &Pod, running: &Running) -> Result<bool, RuntimeError> {
+        match self.node_of(pod, running) {
+            Some((node, target)) => node.is_frozen(&target).await,
+            None => Ok(false),
         }
     }
 

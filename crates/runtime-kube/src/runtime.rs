@@ -107,7 +107,16 @@ impl KubeRuntime {
 impl Engine {
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         let _turn = self.known.enter(fence).await?;
-        let (_, running, _) = self.awake(fence.uid).await?;
+        let (_, running) = self.running(fence.uid)?;
+        // Who asks has looked just now; an agent that sleeps all the same does not answer.
+        let learnt = self.known.of(fence.uid, &running.container_id);
+        if learnt.frozen == Some(true) {
+            return Err(RuntimeError::WrongState {
+                uid: fence.uid,
+                state: "frozen",
+                needs: "thaw it",
+            });
+        }
         let agent = agent::client(&*self.keys, fence.uid, running.ip)?;
         agent::arm(&agent, &*self.keys, fence, arming).await?;
         self.known

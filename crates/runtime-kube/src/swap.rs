@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use crate::{
     agent,
-    create::named,
+    create::{Arrival, named},
     error::{code, failed, refused},
     inspect::{Standing, facts},
-    look::{self, Seen, Waiting},
+    look::{self, Seen},
     names, pod,
     runtime::Engine,
 };
@@ -41,7 +41,7 @@ impl Engine {
         if look::is_stale(&found.pod, fence) {
             return Err(RuntimeError::Stale(fence));
         }
-        if let Seen::Swapping(waiting) = look::seen(&found.pod, found.is_gone)
+        if let Seen::Swapping(_) = look::seen(&found.pod, found.is_gone)
             && look::images(&found.pod) == to.images
         {
             let container = look::container(&found.pod);
@@ -50,7 +50,7 @@ impl Engine {
             let last = last.and_then(|one| one.container_id.clone());
             let patience = self.options.start_timeout.min(NEWS);
             return self
-                .swapped(fence, &found.pod, last, Some(&waiting), patience)
+                .swapped(fence, &found.pod, last, Arrival::Old, patience)
                 .await;
         }
         let (pod, running) = self.running(uid)?;
@@ -67,7 +67,8 @@ impl Engine {
         let patched = self.patch(&pod, &Patch::Strategic(patch)).await?;
         let last = Some(running.container_id.into());
         let patience = self.options.start_timeout;
-        self.swapped(fence, &patched, last, None, patience).await
+        self.swapped(fence, &patched, last, Arrival::New, patience)
+            .await
     }
 
     /// Waits until another container runs.
@@ -76,17 +77,18 @@ impl Engine {
         fence: Fence,
         pod: &Arc<Pod>,
         last: Option<String>,
-        known: Option<&Waiting>,
+        arrival: Arrival,
         patience: Duration,
     ) -> Result<Facts, RuntimeError> {
         let until = Instant::now() + patience;
         let identity = pod.metadata.uid.clone();
-        let comes = self.comes(fence.uid, identity, last.as_deref(), known, until);
+        let comes = self.comes(fence.uid, identity, last.as_deref(), arrival, until);
         let (pod, running) = comes.await.map_err(RuntimeError::from)?;
         let agent = agent::client(&*self.keys, fence.uid, running.ip)?;
         let delivery = agent::answers(&agent, until).await?;
         let epoch = model::Epoch(delivery.epoch);
         self.known.armed(fence.uid, &running.container_id, epoch);
+        self.known.frozen(fence.uid, &running.container_id, false);
         let standing = Standing {
             epoch,
             is_frozen: false,
@@ -123,7 +125,7 @@ impl Engine {
         self.boots.forget(fence.uid);
         self.hooks.forget(fence.uid);
         let made = self.make(fence, &next).await?;
-        self.come(fence, &made).await
+        self.come(fence, &made, Arrival::New).await
     }
 
     /// Changes a Pod, if it is still that one.
