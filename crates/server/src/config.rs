@@ -29,7 +29,7 @@ use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Choice, Hosts, Packing, Users};
 use types::{
-    AtLeastOne, Bytes, Directory, Domain, Listen, LogFormat, LogLevel, OptionalFile,
+    AtLeastOne, Bytes, Directory, Domain, EnvoyUpstream, Listen, LogFormat, LogLevel, OptionalFile,
     OptionalListen, Period, RuntimeKind, Seconds, Switch,
 };
 
@@ -149,6 +149,16 @@ settings! {
     gateway_max_body_bytes: Bytes = "gateway.max_body_bytes", Fallback::Fixed("17179869184");
     /// How long a client may send nothing of a body that it owes, in whole seconds
     gateway_body_timeout: Seconds = "gateway.body_timeout", Fallback::Fixed("2m");
+    /// Whether a proxy that is trusted stands in front, whose X-Forwarded headers are passed on: on or
+    /// off
+    gateway_trust_forwarded: Switch = "gateway.trust_forwarded", Fallback::Fixed("off");
+    /// Address and port of the external processor for Envoys, beside the gateway; empty for none
+    ext_proc_listen: OptionalListen = "ext_proc.listen", Fallback::Fixed("");
+    /// Where Envoys send what may go on: relay (to the gateway) or direct (to Pods, where they have an
+    /// address of their own)
+    ext_proc_upstream: EnvoyUpstream = "ext_proc.upstream", Fallback::Fixed("relay");
+    /// Whether Envoys speak TLS with it, by e2b.certificate and e2b.key: on or off
+    ext_proc_tls: Switch = "ext_proc.tls", Fallback::Fixed("off");
     /// Whether traffic wakes sandboxes that opted in: on or off
     wake_enabled: Switch = "wake.enabled", Fallback::Fixed("on");
     /// How long a request waits for its sandbox to wake

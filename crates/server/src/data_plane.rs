@@ -38,7 +38,7 @@ use wake::Flights;
 use crate::{
     config::{Settings, forwards::Forward, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
-    forwards, interpreter,
+    ext_proc, forwards, interpreter,
     known_images::KnownImages,
     metrics::Sources,
     process_logs::ProcessLogs,
@@ -185,6 +185,7 @@ impl DataPlane {
         let gateway = gateway.context("start the gateway")?;
         let raw = Tasks::default();
         let forwards = forwards::start(on.settings, &gateway.streams(), &raw).await?;
+        let ext_proc = ext_proc::start(on.settings, &gateway, &raw).await?;
         let door = Door {
             streams: gateway.streams(),
             routes,
@@ -200,6 +201,7 @@ impl DataPlane {
         let sources = Sources {
             sandboxes: on.control.caches().sandboxes.clone(),
             gateway: gateway.metrics(),
+            ext_proc,
             api,
             flights,
         };
@@ -242,6 +244,7 @@ pub(crate) fn gateway_options(settings: &Settings) -> gateway::Options {
     gateway::Options {
         domain: settings.e2b_domain.0.as_deref().map(Into::into),
         wake_timeout: settings.wake_timeout.0,
+        trusts_forwarded: settings.gateway_trust_forwarded.0,
         limits: gateway::Limits {
             body_bytes: settings.gateway_max_body_bytes.0,
             body_timeout: settings.gateway_body_timeout.0,

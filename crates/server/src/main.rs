@@ -6,6 +6,7 @@
 //! | [`serve`] | `dormouse serve`, start to stop |
 //! | [`control_loop`] | what makes intent so, over which runtime |
 //! | [`sleep`] | what sleeping and waking need of several parts |
+//! | [`ext_proc`] | `dormouse ext-proc`, and the same beside any gateway |
 //! | [`forwards`], [`ssh_door`] | other ways into sandboxes: ports of the host, SSH |
 //! | [`audit_trail`], [`process_logs`], [`logging`] | who did what, what start commands say, log lines |
 //! | [`metrics`] | the page for Prometheus |
@@ -34,6 +35,7 @@ mod control_loop;
 mod data_dir;
 mod data_plane;
 mod doctor;
+mod ext_proc;
 mod forwards;
 mod gc;
 mod image;
@@ -112,6 +114,8 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
     Api(Flags),
     /// Run a gateway to the sandboxes of an installation on Kubernetes
     Gateway(Flags),
+    /// Run a gateway with an external processor, for Envoys before an installation on Kubernetes
+    ExtProc(Flags),
     /// Run the daemon of a node: freezes and thaws sandboxes of an installation on Kubernetes
     Node(Flags),
     /// Capture what a sandbox on this node has written, and push it: the Job that a pause is
@@ -170,6 +174,7 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::ExtProc(flags) => role(&flags, async |settings| ext_proc::run(settings).await),
         Command::Config { flags, output } => {
             read(&flags).and_then(|in_force| cli::print(&show::show(&in_force, output)))
         }

@@ -18,6 +18,7 @@ use wake::stats::{Rung, Whom};
 pub(crate) struct Sources {
     pub(crate) sandboxes: SandboxCache,
     pub(crate) gateway: gateway::Metrics,
+    pub(crate) ext_proc: Option<::ext_proc::Metrics>,
     pub(crate) api: std::sync::Arc<e2b::E2b>,
     pub(crate) flights: wake::Flights,
 }
@@ -39,6 +40,9 @@ fn render(sources: &Sources) -> String {
     sandbox_lines(&mut page, &sources.sandboxes);
     wake_lines(&mut page, &sources.flights);
     gateway_lines(&mut page, &sources.gateway.snapshot());
+    if let Some(seen) = &sources.ext_proc {
+        crate::ext_proc::lines(&mut page, seen);
+    }
     api_lines(&mut page, &sources.api.stats());
     page.0
 }

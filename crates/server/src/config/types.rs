@@ -182,6 +182,16 @@ words! {
 }
 
 words! {
+    /// Where Envoys send what may go on.
+    EnvoyUpstream {
+        /// To the gateway's entrance.
+        Relay = "relay",
+        /// To Pods, where they have an address of their own.
+        Direct = "direct",
+    }
+}
+
+words! {
     /// What runs sandboxes.
     RuntimeKind {
         /// Nothing: they stay Pending.

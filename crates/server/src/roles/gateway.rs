@@ -33,7 +33,7 @@ use crate::{
     config::Settings,
     control_loop::{Nowhere, SYNC_TIMEOUT},
     data_plane::{Entry, feed_routes, gateway_options, wake_options},
-    forwards, listener,
+    ext_proc, forwards, listener,
     metrics::{gateway_lines, wake_lines},
     serve::{Signals, bind},
 };
@@ -123,10 +123,14 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     .context("start the gateway")?;
     let raw = Tasks::default();
     let _ = forwards::start(settings, &gateway.streams(), &raw).await?;
+    let envoys = ext_proc::start(settings, &gateway, &raw).await?;
     let counters = gateway.metrics();
     health.counts(move |page| {
         wake_lines(page, &flights);
         gateway_lines(page, &counters.snapshot());
+        if let Some(seen) = &envoys {
+            ext_proc::lines(page, seen);
+        }
     });
     for address in gateway.addresses() {
         tracing::info!(%address, peers = %peer_address, "serving");

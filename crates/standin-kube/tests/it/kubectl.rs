@@ -1,0 +1,96 @@
+//! Stock kubectl against the stand-in.
+
+use std::process::{Command, Stdio};
+
+use standin_kube::testing;
+
+fn kubectl(cluster: &testing::TestCluster, args: &[&str], input: &str) -> (bool, String) {
+    use std::io::Write as _;
+    let mut child = Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig())
+        .args(["--namespace", cluster.namespace()])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
+    let cluster = testing::cluster().await.unwrap();
+    let run = |args: &[&str], input: &str| {
+        let (fine, text) = kubectl(&cluster, args, input);
+        assert!(fine, "{args:?}: {text}");
+        text
+    };
+    let definitions: Vec<String> = model::kinds::ALL
+        .iter()
+        .map(|info| model::schema::crd(info).to_string())
+        .collect();
+    run(&["apply", "-f", "-"], &definitions.join("\n---\n"));
+    run(
+        &[
+            "wait",
+            "--for=condition=Established",
+            "crd/sandboxpools.dormouse.dev",
+            "--timeout=30s",
+        ],
+        "",
+    );
+    let pool = |replicas: u32| {
+        format!(
+            "apiVersion: dormouse.dev/v1alpha1\nkind: SandboxPool\nmetadata:\n  name: small\nspec:\n  replicas: {replicas}\n  template:\n    image: registry.example/base:1\n"
+        )
+    };
+    let text = run(&["apply", "-f", "-"], &pool(1));
+    assert!(text.contains("created"), "{text}");
+    let text = run(&["apply", "-f", "-"], &pool(1));
+    assert!(text.contains("unchanged"), "{text}");
+    let text = run(&["apply", "-f", "-"], &pool(2));
+    assert!(text.contains("configured"), "{text}");
+    let text = run(
+        &["apply", "--server-side", "--force-conflicts", "-f", "-"],
+        &pool(3),
+    );
+    assert!(text.contains("serverside-applied"), "{text}");
+    let text = run(&["get", "sbp"], "");
+    assert!(text.contains("NAME") && text.contains("small"), "{text}");
+    let text = run(
+        &["get", "sbp", "small", "-o", "jsonpath={.spec.replicas}"],
+        "",
+    );
+    assert_eq!(text, "3");
+    let text = run(
+        &[
+            "get",
+            "sbp",
+            "--watch",
+            "--request-timeout=2s",
+            "-o",
+            "name",
+        ],
+        "",
+    );
+    assert!(text.contains("small"), "{text}");
+    run(&["delete", "sbp", "small", "--timeout=30s"], "");
+    let (found, text) = kubectl(&cluster, &["get", "sbp", "small"], "");
+    assert!(!found && text.contains("not found"), "{text}");
+    let text = run(&["create", "configmap", "plain", "--from-literal=a=b"], "");
+    assert!(text.contains("created"), "{text}");
+    run(&["label", "configmap", "plain", "colour=red"], "");
+    let text = run(&["get", "configmap", "-l", "colour=red", "-o", "name"], "");
+    assert_eq!(text.trim(), "configmap/plain");
+}
