@@ -23,6 +23,10 @@ use crate::{daemon, worker};
 const IMAGE: &str = "DORMOUSE_TEST_IMAGE";
 const SANDBOX_IMAGE: &str = "DORMOUSE_TEST_SANDBOX_IMAGE";
 const REGISTRY: &str = "DORMOUSE_TEST_REGISTRY";
+/// Where containerd listens on the nodes of a real cluster, and where it keeps what it has, if that is
+/// not where it usually is.
+const SOCKET: &str = "DORMOUSE_TEST_CONTAINERD_SOCKET";
+const ROOT: &str = "DORMOUSE_TEST_CONTAINERD_ROOT";
 /// The file with the peer key of the daemons on a real cluster.
 const PEER_KEY: &str = "DORMOUSE_TEST_PEER_KEY";
 
@@ -78,6 +82,16 @@ impl World {
                 }
             }
             None => {
+                if let Some(commits) = &mut options.commits {
+                    let usual = commits.clone();
+                    commits.containerd_socket =
+                        said(SOCKET).map_or(usual.containerd_socket, String::into_boxed_str);
+                    commits.containerd_root =
+                        said(ROOT).map_or(usual.containerd_root, String::into_boxed_str);
+                    // A registry of a test's own need not speak TLS.
+                    let host = said(REGISTRY).and_then(|it| Some(it.split('/').next()?.into()));
+                    commits.insecure_registries = host.into_iter().collect();
+                }
                 let file = said(PEER_KEY).map(PathBuf::from).filter(|_| with_daemon);
                 options.node = file.map(|file| {
                     let keys = Keys::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
