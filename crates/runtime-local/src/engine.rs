@@ -10,7 +10,8 @@ use std::{
 };
 
 use ::network::Network;
-use ::runtime::{Fence, RuntimeError};
+use ::runtime::{FailedHook, Fence, RuntimeError};
+use bringup::Flights;
 use kit::{Entropy, Tasks};
 use model::Uid;
 use parking_lot::Mutex;
@@ -19,11 +20,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     base::Bases,
-    boot::Boots,
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
-    hook::Hooks,
     look::Looks,
     network::open_network,
     options::{Limits, Options},
@@ -57,8 +56,8 @@ pub(crate) struct Engine {
     /// The network namespace that sockets inside are made from.
     pub(crate) home: Home,
     pub(crate) network: Option<Network>,
-    pub(crate) boots: Boots,
-    pub(crate) hooks: Hooks,
+    pub(crate) boots: Flights<()>,
+    pub(crate) hooks: Flights<Vec<FailedHook>>,
     pub(crate) looks: Looks,
     /// Owns what goes on between calls.
     pub(crate) tasks: Tasks,
@@ -114,8 +113,8 @@ impl Engine {
                 .ok()
                 .filter(|b| *b == DumpableBehavior::Dumpable),
             home: Home::here()?,
-            boots: Boots::default(),
-            hooks: Hooks::default(),
+            boots: Flights::default(),
+            hooks: Flights::default(),
             looks: Looks::default(),
             tasks: Tasks::default(),
             slots: Mutex::default(),

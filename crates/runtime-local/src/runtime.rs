@@ -169,12 +169,12 @@ impl Runtime for LocalRuntime {
         let Some(under_way) = begun else {
             return Ok(Booting::Done);
         };
-        let outcome = under_way.clone().wait().await?;
-        if outcome == Booting::Done {
-            self.run(move |engine| engine.note_up(fence.uid, &under_way))
-                .await?;
+        if under_way.clone().wait().await?.is_none() {
+            return Ok(Booting::UnderWay);
         }
-        Ok(outcome)
+        self.run(move |engine| engine.note_up(fence.uid, &under_way))
+            .await?;
+        Ok(Booting::Done)
     }
 
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
@@ -201,10 +201,10 @@ impl Runtime for LocalRuntime {
         let Some(under_way) = begun else {
             return Ok(Booting::Done);
         };
-        let Some(hooked) = under_way.clone().wait().await? else {
+        let Some(failed) = under_way.0.clone().wait().await? else {
             return Ok(Booting::UnderWay);
         };
-        self.run(move |engine| engine.note_hooked(fence.uid, &under_way, hooked))
+        self.run(move |engine| engine.note_hooked(fence.uid, &under_way, failed))
             .await
     }
 
