@@ -190,6 +190,8 @@ async fn start(
         },
         // API replicas claim, too.
         claims_alone: false,
+        // A turn waits until its Pod runs, which takes seconds: claims must find a worker meanwhile.
+        workers: 128,
         ..control::Options::default()
     };
     let acting = control_loop::start(Parts {
