@@ -75,14 +75,24 @@ fn soak(minutes: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Wakes real sandboxes, and counts what was lost or doubled on the way.
+/// Wakes real sandboxes of a server in release, and counts what was lost or doubled on the way.
 fn soak_wakes(wakes: &str) -> anyhow::Result<()> {
     let wakes: usize = wakes.parse().context("--wakes takes a whole number")?;
+    command::run(cargo().args(["build", "--release", "--quiet"]).args([
+        "--package",
+        "dormouse",
+        "--package",
+        "dormouse-agent",
+    ]))?;
     command::run(
         cargo()
             .args(["test", "--package", "dormouse", "--test", "e2e", "--"])
             .args(["--nocapture", "every_wake_delivers_what_woke_it"])
-            .env("DORMOUSE_WAKES", wakes.to_string()),
+            .env("DORMOUSE_WAKES", wakes.to_string())
+            .env(
+                "DORMOUSE_PROGRAM",
+                command::root().join("target/release/dormouse"),
+            ),
     )
 }
 

@@ -25,9 +25,11 @@ pub(crate) fn command(program: &str, home: &Path) -> Command {
     command
 }
 
-/// The binary under test.
+/// The binary under test: the one that was built with the tests, unless another is named.
 pub(crate) fn dormouse(home: &Path) -> Command {
-    command(env!("CARGO_BIN_EXE_dormouse"), home)
+    let named = std::env::var("DORMOUSE_PROGRAM");
+    let program = named.as_deref().unwrap_or(env!("CARGO_BIN_EXE_dormouse"));
+    command(program, home)
 }
 
 /// Whether this is the last line of what a server announces.

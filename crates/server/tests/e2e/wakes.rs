@@ -1,25 +1,36 @@
 //! Every wake delivers what woke it, once, whatever the protocol.
 //!
-//! A sandbox is put to sleep again and again, and woken by HTTP, WebSocket, TCP and SSH in turn, each
-//! time with a number that nothing else had. A program inside notes the numbers it is told. In the
-//! end each must be there once: one that is missing was lost, one that is there twice was doubled.
+//! Sandboxes are put to sleep again and again, side by side, and woken by HTTP, WebSocket, TCP and SSH
+//! in turn, each time with a number that nothing else had. A program inside notes the numbers it is
+//! told. In the end each must be there once: one that is missing was lost, one that is there twice was
+//! doubled. And each sleep has ended once.
 //!
-//! `DORMOUSE_WAKES` says how often each protocol has its turn; `cargo xtask soak --wakes N` sets it.
+//! `DORMOUSE_WAKES` says how often each protocol has its turn; `cargo xtask soak --wakes N` sets it,
+//! and `DORMOUSE_PROGRAM`, so that it is the program in release that is woken in.
 
 use std::{
     collections::BTreeMap,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use crate::{
-    sandboxes::until,
+    sandboxes::{json, until},
     ssh::{Place, place},
-    tunnels::forwarding,
+    tunnels::{Forwarding, forwarding},
 };
 
 /// Enough to see that it works; a soak asks for more.
 const FEW: usize = 20;
+/// Sandboxes side by side, with at least this many wakes each.
+const BESIDE: usize = 8;
+const LEAST: usize = 5;
+/// Longer than any wake may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const KINDS: [&str; 4] = ["http", "websocket", "tcp", "ssh"];
 
 const PROGRAM: &str = r#"
 import socket, threading
@@ -67,14 +78,16 @@ listen(7001, http)
 "#;
 
 /// Says something on a connection, and answers what came back up to the end.
-fn exchange(mut stream: TcpStream, said: &[u8], half_close: bool) -> String {
-    stream.write_all(said).unwrap();
+fn exchange(port: u16, said: &[u8], half_close: bool) -> io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(said)?;
     if half_close {
-        stream.shutdown(Shutdown::Write).unwrap();
+        stream.shutdown(Shutdown::Write)?;
     }
     let mut back = Vec::new();
-    stream.read_to_end(&mut back).unwrap();
-    String::from_utf8_lossy(&back).into_owned()
+    stream.read_to_end(&mut back)?;
+    Ok(String::from_utf8_lossy(&back).into_owned())
 }
 
 /// A short text in a frame of a client.
@@ -91,25 +104,59 @@ fn frame(text: &str) -> Vec<u8> {
     frame
 }
 
-struct Scene {
-    place: Place,
+/// One sandbox, with the program inside.
+struct Scene<'a> {
+    place: &'a Place,
     id: String,
-    /// Of the gateway, and of a forward to port 7000.
-    ports: (u16, u16),
+    gateway: u16,
+    /// To port 7000.
+    forward: Forwarding,
 }
 
-impl Scene {
+impl<'a> Scene<'a> {
+    fn set(place: &'a Place) -> Self {
+        let server = &place.server;
+        let id = server.run("sandbox create --auto-resume --timeout 1h").ok();
+        let id = id.trim().to_owned();
+        let start =
+            format!("cat >program.py <<'E'{PROGRAM}E\nsetsid python3 program.py >log 2>&1 &");
+        server.inside(&id, &start);
+        until("it listens", || {
+            let seen = server.inside(&id, "grep -c ':1B5[89] .* 0A ' /proc/net/tcp || true");
+            (seen.trim() == "2").then_some(())
+        });
+        let url = server.exported("E2B_API_URL");
+        Self {
+            gateway: url.rsplit_once(':').unwrap().1.parse().unwrap(),
+            forward: forwarding(server, &id, &[":7000"]),
+            place,
+            id,
+        }
+    }
+
+    fn pause(&self) -> io::Result<()> {
+        let key = self.place.server.exported("E2B_API_KEY");
+        let head = format!(
+            "POST /sandboxes/{}/pause HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\
+             Content-Length: 0\r\nConnection: close\r\n\r\n",
+            self.id
+        );
+        let said = exchange(self.gateway, head.as_bytes(), false)?;
+        match said.starts_with("HTTP/1.1 204") {
+            true => Ok(()),
+            false => Err(io::Error::other(said)),
+        }
+    }
+
     /// Tells the program inside a number, and answers what it said.
-    fn tell(&self, kind: &str, number: usize) -> String {
-        let (gateway, forward) = self.ports;
-        let connect = |port| TcpStream::connect(("127.0.0.1", port)).unwrap();
+    fn tell(&self, kind: &str, number: usize) -> io::Result<String> {
         let path = format!("/-/{}/7001", self.id);
         match kind {
             "http" => {
                 let head = format!(
                     "GET {path}/{number} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 );
-                exchange(connect(gateway), head.as_bytes(), false)
+                exchange(self.gateway, head.as_bytes(), false)
             }
             "websocket" => {
                 let head = format!(
@@ -118,13 +165,63 @@ impl Scene {
                      Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
                 );
                 let said = [head.as_bytes(), &frame(&number.to_string())].concat();
-                exchange(connect(gateway), &said, false)
+                exchange(self.gateway, &said, false)
             }
-            "tcp" => exchange(connect(forward), number.to_string().as_bytes(), true),
+            "tcp" => {
+                let said = number.to_string();
+                exchange(self.forward.ports[0], said.as_bytes(), true)
+            }
             _ => {
                 let command = format!("echo ssh {number} >>notes; echo got {number}");
-                self.place.ssh(&self.id, &[&command], "").ok()
+                let ran = self.place.ssh(&self.id, &[&command], "");
+                Ok(format!("{}{}", ran.stdout, ran.stderr))
             }
+        }
+    }
+
+    /// Puts it to sleep and wakes it with each of these numbers. Answers what went wrong.
+    fn wake(&self, numbers: impl Iterator<Item = usize>, progress: &Progress) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for number in numbers {
+            for kind in KINDS {
+                let said = self.pause().and_then(|()| self.tell(kind, number));
+                match said {
+                    Ok(said) if said.contains(&format!("got {number}")) => {}
+                    other => wrong.push(format!("{kind} {number}: {other:?}")),
+                }
+                progress.one();
+            }
+        }
+        wrong
+    }
+
+    /// How often each line is in the notes.
+    fn notes(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in self.place.server.inside(&self.id, "cat notes").lines() {
+            *counts.entry(line.to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    fn wakes(&self) -> u64 {
+        let words = format!("get sandbox {} -o json", self.id);
+        let record = json(&self.place.server.run(&words).ok());
+        record["status"]["sleeps"]["woken"].as_u64().unwrap()
+    }
+}
+
+/// Says how far it has come, twenty times.
+struct Progress {
+    all: usize,
+    done: AtomicUsize,
+}
+
+impl Progress {
+    fn one(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of((self.all / 20).max(1)) {
+            println!("{done} of {} wakes", self.all);
         }
     }
 }
@@ -133,55 +230,44 @@ impl Scene {
 fn every_wake_delivers_what_woke_it_once_whatever_the_protocol() {
     let wakes = std::env::var("DORMOUSE_WAKES").ok();
     let wakes = wakes.map_or(FEW, |number| number.parse().unwrap());
+    let beside = wakes.div_ceil(LEAST).min(BESIDE);
     let place = place();
-    let id = place
-        .server
-        .run("sandbox create --auto-resume --timeout 1h")
-        .ok();
-    let id = id.trim().to_owned();
-    let start = format!("cat >program.py <<'E'{PROGRAM}E\nsetsid python3 program.py >log 2>&1 &");
-    place.server.inside(&id, &start);
-    until("it listens", || {
-        let seen = place
-            .server
-            .inside(&id, "grep -c ':1B5[89] .* 0A ' /proc/net/tcp || true");
-        (seen.trim() == "2").then_some(())
-    });
-    let forward = forwarding(&place.server, &id, &[":7000"]);
-    let url = place.server.exported("E2B_API_URL");
-    let gateway = url.rsplit_once(':').unwrap().1.parse().unwrap();
-    let scene = Scene {
-        ports: (gateway, forward.ports[0]),
-        place,
-        id,
+    let scenes: Vec<Scene<'_>> = (0..beside).map(|_| Scene::set(&place)).collect();
+    let progress = Progress {
+        all: wakes * KINDS.len(),
+        done: AtomicUsize::new(0),
     };
-    let mut unanswered = Vec::new();
-    for number in 0..wakes {
-        for kind in ["http", "websocket", "tcp", "ssh"] {
-            let words = format!("sandbox pause {}", scene.id);
-            scene.place.server.run(&words).ok();
-            let said = scene.tell(kind, number);
-            if !said.contains(&format!("got {number}")) {
-                unanswered.push(format!("{kind} {number}: {said:?}"));
-            }
-        }
-    }
-    let notes = scene.place.server.inside(&scene.id, "cat notes");
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for line in notes.lines() {
-        *counts.entry(line).or_default() += 1;
-    }
-    for kind in ["http", "websocket", "tcp", "ssh"] {
-        let lines: Vec<String> = (0..wakes)
-            .map(|number| format!("{kind} {number}"))
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let work = |at: usize| (at..wakes).step_by(beside);
+        let waking: Vec<_> = scenes
+            .iter()
+            .enumerate()
+            .map(|(at, scene)| {
+                let progress = &progress;
+                scope.spawn(move || scene.wake(work(at), progress))
+            })
             .collect();
-        let of = |line: &String| counts.get(line.as_str()).copied().unwrap_or_default();
-        let lost = lines.iter().filter(|line| of(line) == 0).count();
-        let doubled = lines.iter().filter(|line| of(line) > 1).count();
+        let ended = waking.into_iter().map(|thread| thread.join().unwrap());
+        ended.flatten().collect()
+    });
+    let notes: Vec<_> = scenes.iter().map(Scene::notes).collect();
+    let mut all_right = wrong.is_empty();
+    for kind in KINDS {
+        let times = (0..wakes).map(|number| {
+            let line = format!("{kind} {number}");
+            let of = |notes: &BTreeMap<String, usize>| notes.get(&line).copied().unwrap_or(0);
+            notes.iter().map(of).sum::<usize>()
+        });
+        let times: Vec<usize> = times.collect();
+        let lost = times.iter().filter(|times| **times == 0).count();
+        let doubled = times.iter().filter(|times| **times > 1).count();
         println!("{kind}: {wakes} wakes, {lost} lost, {doubled} doubled");
-        assert_eq!((lost, doubled), (0, 0), "{kind}: {unanswered:?}");
+        all_right &= lost == 0 && doubled == 0;
     }
-    assert!(unanswered.is_empty(), "{unanswered:?}");
-    drop(forward);
-    scene.place.server.end();
+    let woken: u64 = scenes.iter().map(Scene::wakes).sum();
+    println!("sleeps that ended: {woken}, in {beside} sandboxes");
+    assert!(all_right, "{wrong:#?}");
+    assert_eq!(woken, (wakes * KINDS.len()) as u64);
+    drop(scenes);
+    place.server.end();
 }
