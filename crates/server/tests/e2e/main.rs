@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[allow(dead_code, reason = "shared with the tests of the external processor")]
+#[path = "../../../ext-proc/tests/it/envoy.rs"]
+mod envoy;
+
 #[allow(dead_code, reason = "shared with the tests of images")]
 #[path = "../../../images/tests/it/archives.rs"]
 mod archives;
@@ -19,6 +23,7 @@ mod crashes;
 mod diagnosis;
 mod doctor;
 mod elsewhere;
+mod envoys;
 mod fake_runtime;
 mod full_disk;
 mod handovers;
