@@ -17,6 +17,8 @@ use std::{
 pub(super) struct Proxy {
     pub(super) name: &'static str,
     pub(super) address: SocketAddr,
+    /// Where external processors for Envoys listen beside it: for the relay, and direct.
+    ext_procs: Vec<SocketAddr>,
     child: Child,
 }
 
@@ -30,9 +32,11 @@ impl Proxy {
         let output = child.stdout.take().ok_or("no output")?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
+        let mut addresses = line.split_whitespace().map(str::parse);
         Ok(Self {
             name: "gateway",
-            address: line.trim().parse()?,
+            address: addresses.next().ok_or("no address")??,
+            ext_procs: addresses.collect::<Result<_, _>>()?,
             child,
         })
     }
@@ -127,20 +131,41 @@ impl Proxy {
         });
         let file = directory.join("envoy.json");
         kit::durable::write_file(&file, configuration.to_string().as_bytes(), 0o600)?;
-        let child = Command::new(envoy_program()?)
-            .args([
-                "--concurrency",
-                "1",
-                "--log-level",
-                "off",
-                "--disable-hot-restart",
-                "-c",
-            ])
-            .arg(&file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Self::answering("envoy", address, child)
+        Self::answering("envoy", address, start_envoy(&file)?)
+    }
+
+    /// Envoy with the configuration that is given to users, before a gateway and its external
+    /// processor.
+    pub(super) fn envoy_before(
+        gateway: &Self,
+        upstream: &'static str,
+        directory: &Path,
+        headers: &[String],
+    ) -> Result<Self, Box<dyn Error>> {
+        let (name, example, at) = match upstream {
+            "relay" => ("envoy, relay", "envoy.yaml", 0),
+            _ => ("envoy, direct", "envoy-direct.yaml", 1),
+        };
+        let address = free()?;
+        let ext_proc = gateway.ext_procs.get(at).ok_or("no external processor")?;
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let mut text = fs::read_to_string(examples.join(example))?;
+        let ports = [
+            (10000, address.port()),
+            (3000, gateway.address.port()),
+            (3001, ext_proc.port()),
+        ];
+        for (known, port) in ports {
+            let known = format!("port_value: {known}}}");
+            text = text.replace(&known, &format!("port_value: {port}}}"));
+        }
+        let file = directory.join(example);
+        kit::durable::write_file(&file, text.as_bytes(), 0o600)?;
+        let asked = format!(
+            "GET / HTTP/1.1\r\n{}\r\nConnection: close\r\n\r\n",
+            headers.join("\r\n")
+        );
+        Self::answering_to(name, address, start_envoy(&file)?, &asked)
     }
 
     fn answering(
@@ -148,9 +173,20 @@ impl Proxy {
         address: SocketAddr,
         child: Child,
     ) -> Result<Self, Box<dyn Error>> {
+        let asked = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        Self::answering_to(name, address, child, asked)
+    }
+
+    fn answering_to(
+        name: &'static str,
+        address: SocketAddr,
+        child: Child,
+        asked: &str,
+    ) -> Result<Self, Box<dyn Error>> {
         let mut proxy = Self {
             name,
             address,
+            ext_procs: Vec::new(),
             child,
         };
         for _ in 0..1000 {
@@ -158,7 +194,7 @@ impl Proxy {
                 return Err(format!("{name} has ended: {status}").into());
             }
             if let Ok(mut stream) = TcpStream::connect(address) {
-                stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+                stream.write_all(asked.as_bytes())?;
                 let mut answer = String::new();
                 let _ = stream.read_to_string(&mut answer);
                 if answer.starts_with("HTTP/1.1 200") {
@@ -206,6 +242,18 @@ impl Drop for Proxy {
         }
         let _ = self.child.wait();
     }
+}
+
+/// Envoy with one thread.
+fn start_envoy(file: &Path) -> Result<Child, Box<dyn Error>> {
+    let child = Command::new(envoy_program()?)
+        .args(["--concurrency", "1", "--log-level", "off"])
+        .args(["--disable-hot-restart", "-c"])
+        .arg(file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    Ok(child)
 }
 
 fn free() -> Result<SocketAddr, Box<dyn Error>> {
