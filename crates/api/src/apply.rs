@@ -4,7 +4,10 @@
 //! unless another applied them too; fields that another applied with another value are a conflict,
 //! unless the manager insists. Writes that are not applies are not kept track of.
 
-use model::{Key, Timestamp};
+use model::{
+    Key, Timestamp,
+    validate::{Cause, Problem},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -30,10 +33,19 @@ impl Manager {
             return Ok(None);
         };
         let Some(name) = params.get("fieldManager") else {
-            return Err(Refusal::bad_field(
-                "fieldManager",
-                "is required for apply patch",
-            ));
+            let problem = Problem {
+                field: "fieldManager".into(),
+                cause: Cause::Required,
+                reason: "is required for apply patch".into(),
+                remedy: "say who applies".into(),
+            };
+            let about = About {
+                group: "meta.k8s.io",
+                plural: "patchoptions",
+                kind: "PatchOptions",
+                name: String::new(),
+            };
+            return Err(Refusal::invalid(about, &[problem]));
         };
         if !wanted.is_object() {
             return Err(Refusal::bad_field(".", "the body is not an object"));
@@ -79,11 +91,7 @@ impl Manager {
         let old = mine.map(|at| entries.remove(at));
         let new = self.entry(api, collection);
         let has = &new["fieldsV1"];
-        let mut wanted = self.wanted.clone();
-        if let Value::Object(fields) = &mut wanted {
-            fields.remove("status").filter(|_| collection.has_status);
-        }
-        lists::merge_applied(object, &wanted);
+        lists::merge_applied(object, &self.wanted);
         self.settle(&mut entries, has, &before, object, about)?;
         if let Some(old) = &old {
             let others: Vec<&Value> = entries.iter().map(|e| &e["fieldsV1"]).collect();

@@ -111,8 +111,10 @@ pub trait Catalogue: Send + Sync + Debug {
     /// All of them.
     fn all(&self) -> Vec<&'static Collection>;
 
-    /// Completes a new version of an object, and refuses what breaks the rules of its kind.
-    async fn admit(&self, admission: Admission<'_>, new: &mut Value) -> Result<(), Denied>;
+    /// Completes a new version of an object, and refuses what breaks the rules of its kind. Answers
+    /// the fields that it does not know, and left out.
+    async fn admit(&self, admission: Admission<'_>, new: &mut Value)
+    -> Result<Vec<String>, Denied>;
 
     /// Deletes an object. `seconds` is the time the client would give it to end by itself.
     async fn delete(

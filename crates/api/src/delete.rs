@@ -268,6 +268,10 @@ pub(crate) async fn delete_collection(
                     // Exactly the one that was found: its name may have a new bearer by now.
                     wish.uid = Some(record.uid().to_string());
                     match delete_one(&shared, record, &wish, place.served).await {
+                        // As Kubernetes shows it: as it was found.
+                        Ok(Deletion::Removed(_)) if matches!(place.served, Served::Foreign(_)) => {
+                            deleted.push(Arc::clone(record));
+                        }
                         Ok(Deletion::Removed(record) | Deletion::Marked(record)) => {
                             deleted.push(record);
                         }

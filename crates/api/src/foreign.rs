@@ -20,12 +20,13 @@ use crate::{
     collection::{Admission, Collection, Denied, Part},
     negotiate::Accept,
     object,
-    params::{Params, WriteOptions},
+    params::{FieldValidation, Params, WriteOptions},
     patch,
     place::Place,
-    refusal::{About, Refusal},
+    refusal::{About, Refusal, field_warnings},
     render::Renderer,
     resource_api::{Api, ResourceApi},
+    served::Served,
     submission,
     write::{self, Written, stamp},
 };
@@ -53,10 +54,19 @@ impl Request {
         Ok(Self {
             collection,
             renderer: Renderer::new(place.served, accept, params, api.now())?,
-            options: params.write_options()?,
+            options: options(params)?,
             place,
         })
     }
+}
+
+/// How a write is checked. Unlike the registry, Kubernetes only warns unless told otherwise.
+fn options(params: &Params) -> Result<WriteOptions, Refusal> {
+    let mut options = params.write_options()?;
+    if params.get("fieldValidation").is_none() {
+        options.validation = FieldValidation::Warn;
+    }
+    Ok(options)
 }
 
 pub(crate) async fn create(
@@ -93,10 +103,7 @@ async fn create_one(
         rest.remove("status");
     }
     if text(&meta, "resourceVersion").is_some_and(|v| v != "0") {
-        return Err(Refusal::bad_field(
-            "metadata.resourceVersion",
-            "resourceVersion should not be set on objects to be created: leave it out",
-        ));
+        return Err(Refusal::versioned_create());
     }
     for field in [
         "uid",
@@ -128,12 +135,7 @@ async fn create_one(
         let key = Key {
             kind: collection.stored_as,
             namespace: place.namespace.clone(),
-            name: Name::foreign(&name).map_err(|e| {
-                Refusal::invalid(
-                    place.served.about(&*name),
-                    &[bad_name(&name, &e.to_string())],
-                )
-            })?,
+            name: new_name(&name, collection)?,
         };
         meta.insert("name".into(), name.into());
         let mut object = Envelope {
@@ -141,7 +143,7 @@ async fn create_one(
             rest: rest.clone(),
         }
         .into_value();
-        admit(api, request, Part::Main, &key, None, &mut object).await?;
+        let warnings = admit(api, request, Part::Main, &key, None, &mut object).await?;
         let kept = object::kept(collection, &key, object)?;
         let draft = Draft {
             kind: key.kind,
@@ -158,12 +160,7 @@ async fn create_one(
             api.store.create(draft).await
         };
         match result.map_err(Refusal::from) {
-            Ok(record) => {
-                return Ok(Written {
-                    record,
-                    warnings: Vec::new(),
-                });
-            }
+            Ok(record) => return Ok(Written { record, warnings }),
             Err(refusal) if refusal.is_taken() && given.is_none() && attempt < NAME_ATTEMPTS => {
                 attempt += 1;
             }
@@ -172,12 +169,22 @@ async fn create_one(
     }
 }
 
-fn bad_name(name: &str, why: &str) -> Problem {
-    Problem {
-        field: "metadata.name".into(),
-        cause: Cause::Invalid,
-        reason: format!("{name:?}"),
-        remedy: why.to_owned(),
+/// The name a new object gets: a DNS name, but for roles, whose names only have to fit in a path.
+fn new_name(text: &str, collection: &'static Collection) -> Result<Name, Refusal> {
+    let label = |label: &str| Name::new(label).is_ok();
+    let fits = collection.group.starts_with("rbac.") || text.split('.').all(label);
+    match Name::foreign(text) {
+        Ok(name) if fits => Ok(name),
+        Ok(_) | Err(_) => {
+            let problem = Problem {
+                field: "metadata.name".into(),
+                cause: Cause::Invalid,
+                reason: format!("{text:?}"),
+                remedy: "use lower case letters, digits, '-' and '.'".into(),
+            };
+            let about = Served::Foreign(collection).about(text);
+            Err(Refusal::invalid(about, &[problem]))
+        }
     }
 }
 
@@ -208,7 +215,12 @@ pub(crate) async fn replace(
                     reason: "0x0".into(),
                     remedy: "must be specified for an update: send the version you read".into(),
                 };
+                // Here Kubernetes names the place, not the kind.
                 let about = request.place.served.about(key.name.as_str());
+                let about = About {
+                    kind: about.plural,
+                    ..about
+                };
                 return Err(Refusal::invalid(about, &[problem]));
             }
             let mut attempt = 1;
@@ -341,6 +353,17 @@ async fn update(
         }
         .into());
     }
+    if let (Part::Main, Some(added)) = (part, added_finalizer(&meta, current)) {
+        let problem = Problem {
+            field: "metadata.finalizers".into(),
+            cause: Cause::Forbidden,
+            reason: format!(
+                "no new finalizers can be added if the object is being deleted: {added}"
+            ),
+            remedy: "leave it out".into(),
+        };
+        return Err(Refusal::invalid(about(), &[problem]));
+    }
     let mut new = match part {
         Part::Main => {
             keep_system_fields(&mut meta, &old);
@@ -358,7 +381,7 @@ async fn update(
             new
         }
     };
-    admit(api, request, part, key, Some(&old), &mut new).await?;
+    let warnings = admit(api, request, part, key, Some(&old), &mut new).await?;
     let kept = object::kept(collection, key, new)?;
     let change = Change {
         key: key.clone(),
@@ -376,14 +399,35 @@ async fn update(
         fields: kept.fields,
     };
     let record = if options.dry_run {
-        rules::update(Some(current), change, stamp(api))?.into_record()
+        let same = rules::Stamp {
+            version: current.version(),
+            now: api.now(),
+        };
+        rules::update(Some(current), change, same)?.into_record()
     } else {
         api.store.update(change).await?
     };
+    let let_go = record.meta.is_deleting()
+        && record.meta.finalizers.is_empty()
+        && rules::grace(&record) == 0;
     Ok(Written {
-        record,
-        warnings: Vec::new(),
+        record: if let_go { at(&record, current) } else { record },
+        warnings,
     })
+}
+
+/// A record that is gone, as Kubernetes answers with it: at the version it last had.
+fn at(record: &Record, last: &Record) -> Arc<Record> {
+    let mut shown = record.clone();
+    shown.meta.resource_version = last.meta.resource_version;
+    Arc::new(shown)
+}
+
+fn added_finalizer<'m>(meta: &'m Map<String, Value>, current: &Record) -> Option<&'m str> {
+    let wanted = meta.get("finalizers").and_then(Value::as_array);
+    let mut wanted = wanted.into_iter().flatten().filter_map(Value::as_str);
+    let new = wanted.find(|finalizer| !current.meta.has_finalizer(finalizer));
+    new.filter(|_| current.meta.is_deleting())
 }
 
 /// What the server owns of metadata stays as it is, whatever a client sends back.
@@ -417,9 +461,9 @@ async fn admit(
     key: &Key,
     old: Option<&Value>,
     new: &mut Value,
-) -> Result<(), Refusal> {
+) -> Result<Vec<String>, Refusal> {
     let Some(catalogue) = &api.catalogue else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let admission = Admission {
         collection: request.collection,
@@ -428,7 +472,7 @@ async fn admit(
         old,
     };
     let about = || request.place.served.about(key.name.as_str());
-    catalogue
+    let unknown = catalogue
         .admit(admission, new)
         .await
         .map_err(|denied| match denied {
@@ -445,7 +489,12 @@ async fn admit(
                     .unwrap_or_default(),
             }),
             Denied::Store(error) => error.into(),
-        })
+        })?;
+    match request.options.validation {
+        FieldValidation::Strict if !unknown.is_empty() => Err(Refusal::strict(&unknown, &[])),
+        FieldValidation::Warn => Ok(field_warnings(&unknown, &[]).collect()),
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+    }
 }
 
 /// An object that is meant for a place: its metadata, and all else.

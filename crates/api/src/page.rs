@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use store::Record;
 
-use crate::{params::Params, place::Place, refusal::Refusal};
+use crate::{params::Params, place::Place, refusal::Refusal, served::Served};
 
 /// Where a page begins.
 #[derive(Clone, Debug)]
@@ -57,16 +57,18 @@ impl Page {
     }
 
     pub(crate) fn parse(token: &str, place: &Place, params: &Params) -> Result<Self, Refusal> {
+        let unknown = || match place.served {
+            Served::Foreign(_) => Refusal::bad_request("invalid continue token"),
+            Served::Kind(_) | Served::Events => Self::refuse("it is not a token of this server"),
+        };
         let bytes = BASE64_URL_SAFE_NO_PAD
             .decode(token)
-            .map_err(|_| Self::refuse("it is not a token of this server"))?;
-        let token: Token = serde_json::from_slice(&bytes)
-            .map_err(|_| Self::refuse("it is not a token of this server"))?;
+            .map_err(|_| unknown())?;
+        let token: Token = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
         if token.list != fingerprint(place, params) {
             return Err(Self::refuse("it belongs to another list"));
         }
-        let name = Name::foreign(&token.name)
-            .map_err(|_| Self::refuse("it is not a token of this server"))?;
+        let name = Name::foreign(&token.name).map_err(|_| unknown())?;
         Ok(Self {
             version: token.version,
             namespace: token.namespace,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use model::Version;
-use store::{Listing, Query, Record};
+use store::{Listing, Query, Record, Scope};
 
 use crate::{
     negotiate::Accept,
@@ -116,6 +116,14 @@ async fn list(
             ));
         }
     };
+    if let (Some(page), Some(_)) = (&page, &api.catalogue) {
+        // In Kubernetes a list goes on only as long as its version can be watched from.
+        let scope = Scope {
+            kind: place.served.kind(),
+            namespace: place.namespace.clone(),
+        };
+        drop(api.store.watch(scope, page.version).await?);
+    }
     // A list is in memory as records and as text: only so many at a time. Never closed.
     let _turn = api.list_permits.acquire().await.ok();
     let found = find(api, selector, limit, page.as_ref()).await?;

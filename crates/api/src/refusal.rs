@@ -155,6 +155,15 @@ impl Refusal {
         )
     }
 
+    /// What Kubernetes answers to a creation that names a version: an error without a reason.
+    pub(crate) fn versioned_create() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "",
+            "resourceVersion should not be set on objects to be created",
+        )
+    }
+
     pub(crate) fn forbidden(about: About, why: &str) -> Self {
         let message = format!("{} {:?} is forbidden: {why}", about.resource(), about.name);
         let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
@@ -280,7 +289,11 @@ impl Refusal {
         };
         let message = format!("{subject} {:?} is invalid: {list}", about.name);
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        refusal.0.about = Some(about);
+        // As in Kubernetes: what is invalid is an object of a kind, not a place.
+        refusal.0.about = Some(About {
+            plural: about.kind,
+            ..about
+        });
         for problem in problems {
             let what = format!("{}: {}: {}", problem.cause, problem.reason, problem.remedy);
             refusal = refusal.cause(problem.field.as_str(), what, problem.cause.reason());
@@ -368,7 +381,9 @@ impl Refusal {
     pub(crate) fn to_status(&self) -> Value {
         let mut details = json!({});
         if let Some(about) = &self.0.about {
-            details["name"] = clip(about.name.clone(), MAX_WORDS).into();
+            if !about.name.is_empty() {
+                details["name"] = clip(about.name.clone(), MAX_WORDS).into();
+            }
             details["kind"] = about.plural.into();
             if !about.group.is_empty() {
                 details["group"] = about.group.into();
@@ -391,9 +406,11 @@ impl Refusal {
             "metadata": {},
             "status": "Failure",
             "message": self.0.message,
-            "reason": self.0.reason,
             "code": self.0.code.as_u16(),
         });
+        if !self.0.reason.is_empty() {
+            status["reason"] = self.0.reason.into();
+        }
         if details != json!({}) {
             status["details"] = details;
         }

@@ -117,7 +117,7 @@ impl Renderer {
                     if i > 0 {
                         text.push(',');
                     }
-                    text.push_str(&self.served.to_text(record)?);
+                    text.push_str(&self.served.to_item(record)?);
                 }
                 text.push_str("]}");
                 text

@@ -256,6 +256,22 @@ impl Served {
         serde_json::to_string(&wire).map_err(|e| undecodable(record, "metadata", &e))
     }
 
+    /// A record as JSON text, as it stands in a list: Kubernetes does not repeat there what its
+    /// built-in kinds are.
+    pub(crate) fn to_item(self, record: &Record) -> Result<String, StoreError> {
+        match self {
+            Self::Foreign(collection) if collection.strategic => {
+                let mut object = self.to_value(record)?;
+                if let Value::Object(fields) = &mut object {
+                    fields.remove("apiVersion");
+                    fields.remove("kind");
+                }
+                Ok(object.to_string())
+            }
+            Self::Kind(_) | Self::Events | Self::Foreign(_) => self.to_text(record),
+        }
+    }
+
     /// A record as a JSON value.
     pub(crate) fn to_value(self, record: &Record) -> Result<Value, StoreError> {
         match self {

@@ -10,12 +10,17 @@ use model::{
 };
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
-use store::{Deletion, Precondition, Store as _, StoreError, memory::MemoryStore};
+use store::{
+    Change, Deletion, Half, Precondition, Record, Store as _, StoreError, memory::MemoryStore,
+};
 
 use crate::{
     kinds::{BUILT_IN, DEFINITIONS, NAMESPACES, PODS},
     rules, schema,
 };
+
+/// The grace of what waits for its controller: who sees to what is in it deletes it for good.
+const HELD: u64 = 1;
 
 /// What is served.
 #[derive(Debug)]
@@ -72,6 +77,27 @@ impl Kinds {
             .map(|custom| custom.schema.clone())
     }
 
+    /// Says of a namespace that it is going.
+    async fn terminate(&self, namespace: &Record, only_if: Precondition) -> Result<(), StoreError> {
+        let meant = only_if.uid.is_none_or(|uid| uid == namespace.uid())
+            && only_if.version.is_none_or(|v| v == namespace.version());
+        if !meant || namespace.meta.is_deleting() {
+            return Ok(());
+        }
+        let mut fields = namespace.fields.clone();
+        fields.insert("status.phase", "Terminating");
+        let change = Change {
+            key: namespace.key(),
+            uid: Some(namespace.uid()),
+            expected: namespace.version(),
+            half: Half::Status {
+                status: json!({"phase": "Terminating"}).to_string().into(),
+            },
+            fields,
+        };
+        self.store.update(change).await.map(drop)
+    }
+
     /// Nothing is created in a namespace that is not there, or is going.
     async fn ensure_namespace(&self, admission: &Admission<'_>) -> Result<(), Denied> {
         let (Some(namespace), None) = (admission.namespace, admission.old) else {
@@ -111,21 +137,14 @@ impl Catalogue for Kinds {
         BUILT_IN.iter().copied().chain(custom).collect()
     }
 
-    async fn admit(&self, admission: Admission<'_>, new: &mut Value) -> Result<(), Denied> {
+    async fn admit(
+        &self,
+        admission: Admission<'_>,
+        new: &mut Value,
+    ) -> Result<Vec<String>, Denied> {
         self.ensure_namespace(&admission).await?;
         if let Some(schema) = self.schema_of(admission.collection) {
-            let metadata = new["metadata"].take();
-            let (api_version, kind) = (new["apiVersion"].clone(), new["kind"].clone());
-            schema::complete(new, &schema);
-            let mut problems = Vec::new();
-            schema::check(new, &schema, "", &mut problems);
-            new["metadata"] = metadata;
-            new["apiVersion"] = api_version;
-            new["kind"] = kind;
-            return match problems.is_empty() {
-                true => Ok(()),
-                false => Err(Denied::Invalid(problems)),
-            };
+            return fit(&schema, new);
         }
         let problems = match (admission.old, admission.part) {
             (None, _) => rules::create(admission.collection, new),
@@ -133,7 +152,7 @@ impl Catalogue for Kinds {
             (Some(_), Part::Status) => Vec::new(),
         };
         match problems.is_empty() {
-            true => Ok(()),
+            true => Ok(Vec::new()),
             false => Err(Denied::Invalid(problems)),
         }
     }
@@ -145,18 +164,48 @@ impl Catalogue for Kinds {
         only_if: Precondition,
         seconds: Option<u64>,
     ) -> Result<Deletion, StoreError> {
-        let seconds = if collection.stored_as == PODS.stored_as {
-            match self.store.get(key).await? {
-                Some(record) => rules::grace(&PODS.object(&record)?, seconds),
-                None => 0,
+        let found = self.store.get(key).await?;
+        let seconds = match (collection.stored_as, &found) {
+            (kind, Some(pod)) if kind == PODS.stored_as => {
+                Some(rules::grace(&PODS.object(pod)?, seconds))
             }
-        } else {
-            // What is in a namespace goes first, and the instances of a definition: whoever sees to
-            // that deletes it for good.
-            let held = [NAMESPACES.stored_as, DEFINITIONS.stored_as];
-            u64::from(held.contains(&collection.stored_as))
+            (kind, Some(namespace)) if kind == NAMESPACES.stored_as => {
+                self.terminate(namespace, only_if).await?;
+                Some(HELD)
+            }
+            (kind, Some(_)) if kind == DEFINITIONS.stored_as => Some(HELD),
+            (_, _) => None,
+        };
+        // What has changed since was changed by the line above.
+        let only_if = Precondition {
+            version: only_if.version.filter(|_| seconds != Some(HELD)),
+            ..only_if
         };
         self.store.delete_gracefully(key, only_if, seconds)
+    }
+}
+
+/// Brings a custom resource in line with its schema, or says why it cannot be.
+fn fit(schema: &Value, new: &mut Value) -> Result<Vec<String>, Denied> {
+    // Every object has these, whatever its schema says of them.
+    let envelope = ["apiVersion", "kind", "metadata"];
+    let Value::Object(fields) = new else {
+        return Ok(Vec::new());
+    };
+    let aside: Vec<_> = envelope
+        .into_iter()
+        .filter_map(|name| fields.remove_entry(name))
+        .collect();
+    let (mut dropped, mut problems) = (Vec::new(), Vec::new());
+    schema::complete(new, schema, "", &mut dropped);
+    schema::check(new, schema, "", &mut problems);
+    if let Value::Object(fields) = new {
+        fields.extend(aside);
+    }
+    problems.retain(|problem| !envelope.contains(&problem.field.as_str()));
+    match problems.is_empty() {
+        true => Ok(dropped),
+        false => Err(Denied::Invalid(problems)),
     }
 }
 

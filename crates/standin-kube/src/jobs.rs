@@ -52,12 +52,15 @@ pub(crate) async fn tend(world: &World, key: &Key) {
             "lastTransitionTime": now,
         })
     };
-    let mut status = json!({
-        "startTime": started,
-        "active": active,
-        "succeeded": succeeded,
-        "failed": failed,
-    });
+    let mut status = json!({"startTime": started});
+    for (name, count) in [
+        ("active", active),
+        ("succeeded", succeeded),
+        ("failed", failed),
+    ] {
+        // By a merge patch, null is none.
+        status[name] = if count > 0 { count.into() } else { Value::Null };
+    }
     if succeeded > 0 {
         status["completionTime"] = now.as_str().into();
         status["conditions"] = json!([

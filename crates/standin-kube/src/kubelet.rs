@@ -270,7 +270,7 @@ impl Kubelet {
         for key in self.keys() {
             let nothing = store::Precondition::default();
             // Whoever was first, it is gone.
-            let _ = self.world.store.delete_gracefully(&key, nothing, 0);
+            let _ = self.world.store.delete_gracefully(&key, nothing, Some(0));
         }
     }
 

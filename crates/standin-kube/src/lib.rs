@@ -158,6 +158,8 @@ impl Standin {
         if let Some(kubelet) = &kubelet {
             kubelet.register().await;
         }
+        // What came before anybody could have watched is what nobody can watch from.
+        world.store.lose_watches();
         let identity = Identity::new()?;
         let listener = Listener::open(options.address, router.clone(), &identity)?;
         Ok(Self {

@@ -98,7 +98,7 @@ impl Manager {
         match key.kind {
             kind if kind == DEFINITIONS.stored_as => self.define(&key, record, &object).await,
             kind if kind == NAMESPACES.stored_as && record.meta.is_deleting() => {
-                self.end_namespace(&key, &object).await;
+                self.end_namespace(&key).await;
             }
             kind if kind == JOBS.stored_as => jobs::tend(&self.world, &key).await,
             kind if kind == PODS.stored_as => {
@@ -182,16 +182,12 @@ impl Manager {
         }
     }
 
-    async fn end_namespace(&mut self, key: &Key, object: &Value) {
+    async fn end_namespace(&mut self, key: &Key) {
         let Ok(namespace) = Namespace::new(&key.name) else {
             return;
         };
         if !self.ending.insert(namespace.clone()) {
             return;
-        }
-        if object["status"]["phase"] != "Terminating" {
-            let patch = json!({"status": {"phase": "Terminating"}});
-            self.world.patch(&NAMESPACES, key, true, &patch).await;
         }
         let within = self.by_namespace.get(&namespace).cloned();
         self.delete_all(within.unwrap_or_default()).await;
@@ -230,7 +226,7 @@ impl Manager {
     fn remove(&self, key: &Key) {
         let nothing = Precondition::default();
         // Whoever was first, it is gone.
-        let _ = self.world.store.delete_gracefully(key, nothing, 0);
+        let _ = self.world.store.delete_gracefully(key, nothing, None);
     }
 
     async fn define(&mut self, key: &Key, record: &Record, object: &Value) {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 const OPEN: &str = "x-kubernetes-preserve-unknown-fields";
 
-/// Drops what the schema does not name, and fills in defaults.
-pub(crate) fn complete(value: &mut Value, schema: &Value) {
+/// Drops what the schema does not name, and fills in defaults. Says what it dropped.
+pub(crate) fn complete(value: &mut Value, schema: &Value, at: &str, dropped: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
             let known = schema.get("properties").and_then(Value::as_object);
@@ -20,7 +20,13 @@ pub(crate) fn complete(value: &mut Value, schema: &Value) {
             let empty = Map::new();
             let known = known.unwrap_or(&empty);
             if !open {
-                fields.retain(|name, _| known.contains_key(name));
+                fields.retain(|name, _| {
+                    let stays = known.contains_key(name);
+                    if !stays {
+                        dropped.push(join(at, name));
+                    }
+                    stays
+                });
             }
             for (name, schema) in known {
                 let nullable = schema.get("nullable").is_some_and(|v| v == true);
@@ -33,21 +39,21 @@ pub(crate) fn complete(value: &mut Value, schema: &Value) {
                     fields.insert(name.clone(), default.clone());
                 }
                 if let Some(field) = fields.get_mut(name) {
-                    complete(field, schema);
+                    complete(field, schema, &join(at, name), dropped);
                 }
             }
             if let Some(schema) = others.filter(|v| v.is_object()) {
                 for (name, field) in fields {
                     if !known.contains_key(name) {
-                        complete(field, schema);
+                        complete(field, schema, &join(at, name), dropped);
                     }
                 }
             }
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                for item in items {
-                    complete(item, schema);
+                for (i, item) in items.iter_mut().enumerate() {
+                    complete(item, schema, &format!("{at}[{i}]"), dropped);
                 }
             }
         }
@@ -122,15 +128,11 @@ fn check_fields(
     at: &str,
     problems: &mut Vec<Problem>,
 ) {
-    let join = |name: &str| match at {
-        "" => name.to_owned(),
-        at => format!("{at}.{name}"),
-    };
     let needed = schema.get("required").and_then(Value::as_array);
     for name in needed.into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(name) {
             problems.push(Problem {
-                field: join(name),
+                field: join(at, name),
                 cause: Cause::Required,
                 reason: "it is missing".into(),
                 remedy: "set it".into(),
@@ -149,8 +151,15 @@ fn check_fields(
     for (name, field) in fields {
         let named = known.and_then(|known| known.get(name));
         if let Some(schema) = named.or(others) {
-            check(field, schema, &join(name), problems);
+            check(field, schema, &join(at, name), problems);
         }
+    }
+}
+
+fn join(at: &str, name: &str) -> String {
+    match at {
+        "" => name.to_owned(),
+        at => format!("{at}.{name}"),
     }
 }
 
@@ -194,7 +203,9 @@ mod tests {
             "list": {"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}},
         }});
         let mut value = json!({"a": 0, "z": 1, "labels": {"any": 1}, "open": {"thing": 1}, "list": [{"k": "v", "q": 1}]});
-        complete(&mut value, &schema);
+        let mut dropped = Vec::new();
+        complete(&mut value, &schema, "", &mut dropped);
+        assert_eq!(dropped, ["z", "list[0].q"]);
         assert_eq!(
             value,
             json!({"a": 0, "b": "x", "labels": {"any": 1}, "open": {"thing": 1}, "list": [{"k": "v"}]})

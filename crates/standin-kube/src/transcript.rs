@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 pub use compare::differences;
+use script::Until;
 
 /// Why there is no recording.
 #[derive(Debug, Error)]
@@ -37,8 +38,8 @@ pub enum RecordError {
     #[error("build the request {0}")]
     Request(String, #[source] http::Error),
     /// Something that was waited for did not come.
-    #[error("{0} was not answered with {1} in time")]
-    Late(String, u16),
+    #[error("{0}: it did not happen in time")]
+    Late(String),
 }
 
 /// How long a step that waits is tried.
@@ -76,14 +77,22 @@ pub async fn record(client: &Client) -> Result<Value, RecordError> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let (status, text) = loop {
             let (status, text) = send(client, &step.method, &path, step.media, &body).await?;
-            match step.until {
-                Some(wanted) if status != wanted => {
+            let there = match &step.until {
+                None => true,
+                Some(Until::Status(wanted)) => status == *wanted,
+                Some(Until::Is(pointer, wanted)) => {
+                    let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+                    answer.pointer(pointer).is_some_and(|found| found == wanted)
+                }
+            };
+            match there {
+                false => {
                     if tokio::time::Instant::now() > deadline {
-                        return Err(RecordError::Late(step.path.to_owned(), wanted));
+                        return Err(RecordError::Late(step.does.to_owned()));
                     }
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
-                Some(_) | None => break (status, text),
+                true => break (status, text),
             }
         };
         let lines = text.lines().filter(|line| !line.trim().is_empty());

@@ -203,6 +203,18 @@ impl MemoryStore {
         self.state.lock().version
     }
 
+    /// Fills in what a server decides by itself; see [`rules::fill_in`].
+    ///
+    /// # Errors
+    /// As for an update.
+    pub fn fill_in(&self, change: Change) -> Result<Arc<Record>, StoreError> {
+        let fault = self.faults.next_write();
+        self.write(&change.key.clone(), fault, |current, at| {
+            rules::fill_in(current, change, at)
+        })
+        .map(Effect::into_record)
+    }
+
     /// Deletes a record that is given time to end by itself; see [`rules::delete_gracefully`].
     ///
     /// # Errors
@@ -211,7 +223,7 @@ impl MemoryStore {
         &self,
         key: &Key,
         only_if: Precondition,
-        seconds: u64,
+        seconds: Option<u64>,
     ) -> Result<Deletion, StoreError> {
         let fault = self.faults.next_write();
         self.write(key, fault, |current, at| {

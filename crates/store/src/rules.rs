@@ -107,6 +107,27 @@ pub fn update(
     Ok(Effect::Put(Arc::new(next)))
 }
 
+/// Fills in what a server decides by itself, as the node that a Pod runs on: a change of the spec that
+/// is none of what is wanted, so it is not counted.
+///
+/// # Errors
+/// As for [`update`].
+pub fn fill_in(
+    current: Option<&Arc<Record>>,
+    change: Change,
+    at: Stamp,
+) -> Result<Effect, StoreError> {
+    let generation = current.map(|record| record.meta.generation);
+    match (update(current, change, at)?, generation) {
+        (Effect::Put(record), Some(generation)) => {
+            let mut record = Record::clone(&record);
+            record.meta.generation = generation;
+            Ok(Effect::Put(Arc::new(record)))
+        }
+        (effect, _) => Ok(effect),
+    }
+}
+
 /// Deletes a record, or marks it.
 ///
 /// # Errors
@@ -145,8 +166,9 @@ pub fn grace(record: &Record) -> u64 {
     field.and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
 
-/// Deletes a record as Kubernetes deletes what takes time to end: with seconds of grace it is
-/// marked, and stays until it is deleted with none. A later deletion can only shorten the time.
+/// Deletes a record as Kubernetes does. What takes time to end is given `seconds` of grace: with some
+/// it is marked, and stays until it is deleted with zero. A later deletion can only shorten the time.
+/// `None` is for what ends at once.
 ///
 /// # Errors
 /// If the record is gone or the precondition does not hold.
@@ -154,7 +176,7 @@ pub fn delete_gracefully(
     current: Option<&Arc<Record>>,
     key: &model::Key,
     only_if: Precondition,
-    seconds: u64,
+    seconds: Option<u64>,
     at: Stamp,
 ) -> Result<Effect, StoreError> {
     let Some(current) = current else {
@@ -163,17 +185,22 @@ pub fn delete_gracefully(
     check(current, only_if.uid, only_if.version)?;
     let mut next = Record::clone(current);
     next.meta.resource_version = Some(at.version);
-    if seconds == 0 && current.meta.finalizers.is_empty() {
+    let removes = seconds.unwrap_or(0) == 0 && current.meta.finalizers.is_empty();
+    if removes && seconds.is_none() {
         return Ok(Effect::Remove(Arc::new(next)));
     }
     let deleting = current.meta.is_deleting();
-    if deleting && grace(current) <= seconds {
+    let seconds = seconds.unwrap_or(0);
+    if deleting && !removes && grace(current) <= seconds {
         return Ok(Effect::Unchanged(Arc::clone(current)));
     }
     next.meta.deletion_timestamp = Some(at.now.plus(Duration::from_secs(seconds)));
     next.meta.unknown.insert(GRACE.to_owned(), seconds.into());
     if !deleting {
         next.meta.generation = Generation(current.meta.generation.0 + 1);
+    }
+    if removes {
+        return Ok(Effect::Remove(Arc::new(next)));
     }
     Ok(Effect::Put(Arc::new(next)))
 }

@@ -141,6 +141,23 @@ impl Container {
         }
     }
 
+    /// Kills its process, and waits until it has let go of its address.
+    pub(super) async fn kill(&mut self) {
+        let known = self.pid().is_some();
+        self.signal(Signal::KILL);
+        if let State::Running {
+            process: Some(child),
+            ..
+        } = &mut self.state
+        {
+            if !known {
+                // It may have ended by itself.
+                let _ = child.start_kill();
+            }
+            let _ = child.wait().await;
+        }
+    }
+
     /// Whether its agent answers by now.
     pub(super) fn becomes_ready(&mut self, address: Ipv4Addr) -> bool {
         if self.ready || !self.is_running() {

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use model::{Key, Uid};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use store::Precondition;
+use store::{Change, Half, Precondition};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until},
@@ -87,13 +87,7 @@ impl Worker {
     }
 
     async fn live(&mut self) {
-        if self.pod()["spec"]["nodeName"].is_null() {
-            let bind = json!({"spec": {"nodeName": NODE}});
-            self.kubelet
-                .world
-                .patch(&PODS, &self.key, false, &bind)
-                .await;
-        }
+        self.bind().await;
         let delay = self.kubelet.state.lock().start_delay;
         sleep(delay).await;
         let specs = list(&self.pod()["spec"]["containers"]);
@@ -134,6 +128,35 @@ impl Worker {
         }
     }
 
+    /// Puts the Pod on this node, unless it is on one.
+    async fn bind(&self) {
+        use store::Store as _;
+        let store = &self.kubelet.world.store;
+        while let Ok(Some(record)) = store.get(&self.key).await {
+            let mut body: Value = serde_json::from_str(&record.spec).unwrap_or_default();
+            if body["spec"]["nodeName"].is_string() || record.uid() != self.uid {
+                return;
+            }
+            body["spec"]["nodeName"] = NODE.into();
+            let mut fields = record.fields.clone();
+            fields.insert("spec.nodeName", NODE);
+            let change = Change {
+                key: self.key.clone(),
+                uid: Some(self.uid),
+                expected: record.version(),
+                half: Half::Spec {
+                    meta: Box::new(record.meta.clone()),
+                    spec: body.to_string().into(),
+                },
+                fields,
+            };
+            // Another writer was first: look again.
+            if store.fill_in(change).is_ok() {
+                return;
+            }
+        }
+    }
+
     fn pod(&mut self) -> Value {
         self.pods.borrow_and_update().clone()
     }
@@ -141,7 +164,7 @@ impl Worker {
     /// The node is lost: nothing runs, and nobody says so.
     async fn vanish(&mut self) {
         for container in &mut self.containers {
-            container.signal(Signal::KILL);
+            container.kill().await;
             container.state = State::Waiting {
                 reason: "ContainerCreating",
             };
@@ -213,9 +236,9 @@ impl Worker {
             }
             if let Some(code) = self.containers[at].poll() {
                 let reason = if code == 0 { "Completed" } else { "Error" };
-                self.end_container(at, code, reason, "", &now);
+                self.end_container(at, code, reason, "", &now).await;
             }
-            self.end_in_time(at, &now);
+            self.end_in_time(at, &now).await;
             let again = match (&self.containers[at].state, policy) {
                 (State::Terminated(_), "Always") => true,
                 (State::Terminated(ended), "OnFailure") => ended["terminated"]["exitCode"] != 0,
@@ -243,7 +266,7 @@ impl Worker {
     /// Ends a container whose image was changed; it starts with the new one.
     async fn swap(&mut self, at: usize, now: &str) {
         let container = &mut self.containers[at];
-        container.signal(Signal::KILL);
+        container.kill().await;
         let exit = Exit {
             code: 137,
             reason: "Error",
@@ -314,7 +337,7 @@ impl Worker {
         }
     }
 
-    fn end_in_time(&mut self, at: usize, now: &str) {
+    async fn end_in_time(&mut self, at: usize, now: &str) {
         let name = self.containers[at].name.clone();
         let due = self
             .endings
@@ -327,13 +350,21 @@ impl Worker {
             } else {
                 "Error"
             };
-            self.end_container(at, ending.code, reason, &ending.message, now);
+            self.end_container(at, ending.code, reason, &ending.message, now)
+                .await;
         }
     }
 
-    fn end_container(&mut self, at: usize, code: i32, reason: &str, message: &str, now: &str) {
+    async fn end_container(
+        &mut self,
+        at: usize,
+        code: i32,
+        reason: &str,
+        message: &str,
+        now: &str,
+    ) {
         let container = &mut self.containers[at];
-        container.signal(Signal::KILL);
+        container.kill().await;
         let exit = Exit {
             code,
             reason,
@@ -359,20 +390,20 @@ impl Worker {
         match blow {
             Blow::Oom(name) => {
                 if let Some(at) = self.containers.iter().position(|c| c.name == name) {
-                    self.end_container(at, 137, "OOMKilled", "", &now);
+                    self.end_container(at, 137, "OOMKilled", "", &now).await;
                 }
                 false
             }
             Blow::Exit(name, code) => {
                 if let Some(at) = self.containers.iter().position(|c| c.name == name) {
                     let reason = if code == 0 { "Completed" } else { "Error" };
-                    self.end_container(at, code, reason, "", &now);
+                    self.end_container(at, code, reason, "", &now).await;
                 }
                 false
             }
             Blow::Evict(why) => {
                 for at in 0..self.containers.len() {
-                    self.end_container(at, 137, "Error", "", &now);
+                    self.end_container(at, 137, "Error", "", &now).await;
                 }
                 let world = Arc::clone(&self.kubelet.world);
                 world.event(&pod, "Warning", "Evicted", &why).await;
@@ -459,7 +490,7 @@ impl Worker {
         for at in 0..self.containers.len() {
             if self.containers[at].is_running() {
                 let code = self.containers[at].poll().unwrap_or(137);
-                self.end_container(at, code, "Completed", "", &now);
+                self.end_container(at, code, "Completed", "", &now).await;
             }
         }
         let only_if = Precondition {
@@ -468,7 +499,7 @@ impl Worker {
         };
         let store = &self.kubelet.world.store;
         // Whoever was first, it is gone; with finalizers it waits for them.
-        let _ = store.delete_gracefully(&self.key, only_if, 0);
+        let _ = store.delete_gracefully(&self.key, only_if, Some(0));
     }
 }
 

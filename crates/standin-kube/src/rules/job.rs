@@ -47,12 +47,16 @@ pub(crate) fn template_of(job: &Value) -> Value {
     let meta = &job["metadata"];
     let template = &job["spec"]["template"];
     let name = meta["name"].as_str().unwrap_or_default();
+    let mut labels = template["metadata"]["labels"].clone();
+    for label in ["controller-uid", "batch.kubernetes.io/controller-uid"] {
+        labels[label] = meta["uid"].clone();
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "generateName": format!("{name}-"),
-            "labels": template["metadata"]["labels"],
+            "labels": labels,
             "annotations": template["metadata"]["annotations"],
             "finalizers": [],
             "ownerReferences": [{

@@ -79,8 +79,7 @@ pub(crate) fn complete_spec(spec: &mut Value) {
     }
 }
 
-/// Of a Pod that is there only images, a shorter life and more tolerations can be wanted, and the
-/// node by who chooses it.
+/// Of a Pod that is there only images, a shorter life and more tolerations can be wanted.
 pub(crate) fn update(old: &Value, new: &mut Value) -> Vec<Problem> {
     complete_spec(&mut new["spec"]);
     let (old, new) = (&old["spec"], &new["spec"]);
@@ -93,9 +92,6 @@ pub(crate) fn update(old: &Value, new: &mut Value) -> Vec<Problem> {
                 "terminationGracePeriodSeconds",
             ] {
                 fields.remove(field);
-            }
-            if old["nodeName"].is_null() {
-                fields.remove("nodeName");
             }
         }
         for list in ["containers", "initContainers"] {

@@ -14,7 +14,15 @@ pub(super) struct Step {
     /// Under which name the answer is kept for later steps.
     pub(super) keep: Option<&'static str>,
     /// Repeated until it is answered so.
-    pub(super) until: Option<u16>,
+    pub(super) until: Option<Until>,
+}
+
+/// What a step that is repeated waits for.
+pub(super) enum Until {
+    /// An answer with this code.
+    Status(u16),
+    /// An answer with this text at this pointer.
+    Is(&'static str, &'static str),
 }
 
 const JSON: &str = "application/json";
@@ -93,7 +101,14 @@ fn keep(name: &'static str, step: Step) -> Step {
 
 fn until(status: u16, step: Step) -> Step {
     Step {
-        until: Some(status),
+        until: Some(Until::Status(status)),
+        ..step
+    }
+}
+
+fn until_is(pointer: &'static str, text: &'static str, step: Step) -> Step {
+    Step {
+        until: Some(Until::Is(pointer, text)),
         ..step
     }
 }
@@ -161,6 +176,7 @@ pub(super) fn script() -> Vec<Step> {
     steps.extend(applies());
     steps.extend(lists_and_watches());
     steps.extend(built_in());
+    steps.extend(node());
     steps.extend(deletes());
     steps.extend(cleanup());
     steps
@@ -251,6 +267,11 @@ fn creates() -> Vec<Step> {
             "try to create",
             "/apis/transcript.dormouse.dev/v1/namespaces/transcript/widgets?dryRun=All",
             widget("tried", &json!({"size": 1})),
+        ),
+        post(
+            "create strictly with an unknown field",
+            "/apis/transcript.dormouse.dev/v1/namespaces/transcript/widgets?fieldValidation=Strict",
+            widget("strict", &json!({"size": 1, "unknown": true})),
         ),
         get(
             "what was tried is not there",
@@ -623,6 +644,74 @@ fn built_in() -> Vec<Step> {
             "/api/v1/namespaces/transcript/pods",
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "empty"}, "spec": {"containers": []}}),
         ),
+    ]
+}
+
+/// What a node does. The image is one that the recorded cluster has.
+fn node() -> Vec<Step> {
+    const BUSY: &str = "/api/v1/namespaces/transcript/pods/busy";
+    const JOB: &str = "/apis/batch/v1/namespaces/transcript/jobs/short";
+    let container = |command: &[&str]| json!({"name": "main", "image": "localhost/busybox:1", "command": command});
+    let busy = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "busy"},
+        "spec": {
+            "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": false,
+            "containers": [container(&["/bin/busybox", "sleep", "3600"])],
+        },
+    });
+    let job = json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "short"},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "containers": [container(&["/bin/busybox", "true"])],
+        }}},
+    });
+    let mut always = job.clone();
+    always["spec"]["template"]["spec"]["restartPolicy"] = "Always".into();
+    vec![
+        post(
+            "create a Pod that runs",
+            "/api/v1/namespaces/transcript/pods",
+            busy,
+        ),
+        until_is("/status/phase", "Running", get("wait until it runs", BUSY)),
+        delete(
+            "delete a Pod that runs: it is given time",
+            BUSY,
+            Value::Null,
+        ),
+        until(404, get("wait until it has ended", BUSY)),
+        post(
+            "create a Job that never ends",
+            "/apis/batch/v1/namespaces/transcript/jobs",
+            always,
+        ),
+        post(
+            "create a Job",
+            "/apis/batch/v1/namespaces/transcript/jobs",
+            job,
+        ),
+        until_is(
+            "/status/conditions/1/type",
+            "Complete",
+            get("wait until it is complete", JOB),
+        ),
+        get(
+            "its Pod succeeded",
+            "/api/v1/namespaces/transcript/pods?labelSelector=job-name%3Dshort&fieldSelector=status.phase%3DSucceeded",
+        ),
+        delete(
+            "delete the Job",
+            "/apis/batch/v1/namespaces/transcript/jobs/short?propagationPolicy=Background",
+            Value::Null,
+        ),
+        until(404, get("wait until it is gone", JOB)),
     ]
 }
 

@@ -28,6 +28,25 @@ fn kubectl(cluster: &testing::TestCluster, args: &[&str], input: &str) -> (bool,
     (output.status.success(), text)
 }
 
+/// The first line that a watch of a kind tells.
+fn first_watched(cluster: &testing::TestCluster, kind: &str) -> String {
+    use std::io::{BufRead as _, BufReader};
+    let mut child = Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig())
+        .args(["--namespace", cluster.namespace()])
+        .args(["get", kind, "--watch", "-o", "name"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    line
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
     let cluster = testing::cluster().await.unwrap();
@@ -40,7 +59,7 @@ async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
         .iter()
         .map(|info| model::schema::crd(info).to_string())
         .collect();
-    run(&["apply", "-f", "-"], &definitions.join("\n---\n"));
+    run(&["apply", "-f", "-"], &definitions.join("\n"));
     run(
         &[
             "wait",
@@ -50,9 +69,9 @@ async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
         ],
         "",
     );
-    let pool = |replicas: u32| {
+    let pool = |max: u32| {
         format!(
-            "apiVersion: dormouse.dev/v1alpha1\nkind: SandboxPool\nmetadata:\n  name: small\nspec:\n  replicas: {replicas}\n  template:\n    image: registry.example/base:1\n"
+            "apiVersion: dormouse.dev/v1alpha1\nkind: SandboxPool\nmetadata:\n  name: small\nspec:\n  template: base\n  minIdle: 0\n  maxIdle: 1\n  max: {max}\n"
         )
     };
     let text = run(&["apply", "-f", "-"], &pool(1));
@@ -66,29 +85,19 @@ async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
         &pool(3),
     );
     assert!(text.contains("serverside-applied"), "{text}");
+    let unknown = pool(3) + "  colour: red\n";
+    let (fine, text) = kubectl(&cluster, &["apply", "-f", "-"], &unknown);
+    assert!(!fine && text.contains("spec.colour"), "{text}");
     let text = run(&["get", "sbp"], "");
     assert!(text.contains("NAME") && text.contains("small"), "{text}");
-    let text = run(
-        &["get", "sbp", "small", "-o", "jsonpath={.spec.replicas}"],
-        "",
-    );
+    let text = run(&["get", "sbp", "small", "-o", "jsonpath={.spec.max}"], "");
     assert_eq!(text, "3");
-    let text = run(
-        &[
-            "get",
-            "sbp",
-            "--watch",
-            "--request-timeout=2s",
-            "-o",
-            "name",
-        ],
-        "",
-    );
-    assert!(text.contains("small"), "{text}");
+    assert!(first_watched(&cluster, "sbp").contains("small"));
     run(&["delete", "sbp", "small", "--timeout=30s"], "");
     let (found, text) = kubectl(&cluster, &["get", "sbp", "small"], "");
     assert!(!found && text.contains("not found"), "{text}");
-    let text = run(&["create", "configmap", "plain", "--from-literal=a=b"], "");
+    let plain = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: plain\ndata:\n  a: b\n";
+    let text = run(&["apply", "-f", "-"], plain);
     assert!(text.contains("created"), "{text}");
     run(&["label", "configmap", "plain", "colour=red"], "");
     let text = run(&["get", "configmap", "-l", "colour=red", "-o", "name"], "");

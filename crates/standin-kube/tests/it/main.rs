@@ -2,5 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod faults;
+mod kubectl;
 mod objects;
 mod pods;
+mod transcripts;

@@ -37,7 +37,7 @@ async fn define(cluster: &TestCluster) {
     }
 }
 
-fn teams(cluster: &TestCluster) -> Api<DynamicObject> {
+fn pools(cluster: &TestCluster) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk("dormouse.dev", "v1alpha1", "SandboxPool");
     let resource = ApiResource::from_gvk_with_plural(&gvk, "sandboxpools");
     Api::namespaced_with(cluster.client(), cluster.namespace(), &resource)
@@ -47,7 +47,7 @@ fn teams(cluster: &TestCluster) -> Api<DynamicObject> {
 async fn our_kinds_are_served_once_their_definitions_are_applied() {
     let cluster = testing::cluster().await.unwrap();
     define(&cluster).await;
-    let pools = teams(&cluster);
+    let pools = pools(&cluster);
     let found = pools.list(&Default::default()).await.unwrap();
     assert!(found.items.is_empty());
     // Again: nothing changes, and nobody minds.

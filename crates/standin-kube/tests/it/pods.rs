@@ -210,19 +210,13 @@ async fn a_job_ends_as_its_pods_do_and_takes_them_with_it() {
                 .iter()
                 .find(|c| c.type_ == "Complete" || c.type_ == "Failed")
             {
-                ends.push((end.type_.clone(), job.failed));
+                ends.push((end.type_.clone(), job.failed.unwrap_or(0)));
                 break;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
     }
-    assert_eq!(
-        ends,
-        [
-            ("Complete".to_owned(), Some(0)),
-            ("Failed".to_owned(), Some(2))
-        ]
-    );
+    assert_eq!(ends, [("Complete".to_owned(), 0), ("Failed".to_owned(), 2)]);
     let all = pods(&cluster)
         .list(&Default::default())
         .await
