@@ -21,8 +21,8 @@ use model::{
 };
 use parking_lot::Mutex;
 use runtime::{
-    Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Publication, Published, Runtime,
-    RuntimeError, WorkloadSpec, fake::FakeRuntime,
+    Abilities, Arming, Booting, Captured, Facts, Fence, Keeps, Observed, Outfit, Publication,
+    Published, Runtime, RuntimeError, WorkloadSpec, fake::FakeRuntime,
 };
 use store::{StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
@@ -72,6 +72,9 @@ impl Runtime for Recording {
     ) -> Result<(), RuntimeError> {
         self.inner.set_network(fence, policy).await
     }
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
     async fn capture(
         &self,
         fence: Fence,
@@ -117,12 +120,16 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::with(Abilities::ALL).await
+    }
+
+    async fn with(abilities: Abilities) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::starting_at(1_000_000_000));
         let entropy = Arc::new(Entropy::seeded(1));
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
         let tasks = Tasks::default();
         let runtime = Arc::new(Recording {
-            inner: FakeRuntime::new(tasks.child()),
+            inner: FakeRuntime::new(tasks.child()).able(abilities),
             published: Mutex::default(),
             created: Mutex::default(),
         });
@@ -244,4 +251,66 @@ async fn what_starts_from_a_published_snapshot_is_told_where_its_layer_is() {
     };
     assert_eq!(created.published.as_deref(), Some(&published));
     assert_eq!(awake.spec.pause_policy, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_can_be_frozen_a_pause_is_one_capture_that_is_published_already() {
+    let world = World::with(Abilities {
+        freeze: false,
+        keeps: Keeps::InRegistry,
+    })
+    .await;
+    let (store, caches) = (&world.store, world.control.caches());
+    let sandbox = submitted(r#"{"images": {"main": "base"}, "owner": {"team": "team"}}"#);
+    let sandbox = store.create_object(&sandbox).await.unwrap();
+    let key = sandbox.key();
+    let becomes = async |phase: Phase| {
+        let is = move |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == phase);
+        let found = caches.sandboxes.wait_for(&key, is, deadline());
+        found.await.unwrap().unwrap()
+    };
+    let wants = async |state| {
+        let mut next: Sandbox = store.find(&key).await.unwrap().unwrap();
+        next.spec.desired_state = state;
+        store.update_spec(&next).await.unwrap();
+    };
+    becomes(Phase::Running).await;
+    wants(DesiredState::Paused).await;
+    let asleep = becomes(Phase::Paused).await;
+    let image = asleep.status.snapshot_image.clone().unwrap();
+    assert!(asleep.status.snapshot.is_some());
+    assert_eq!(*world.runtime.published.lock(), [], "once is enough");
+    wants(DesiredState::Running).await;
+    becomes(Phase::Running).await;
+    let created = world.runtime.created.lock().last().cloned().unwrap();
+    assert_eq!(created.published.map(|it| it.image), Some(image));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_place_for_its_files_a_sandbox_runs_on_and_says_what_to_name() {
+    let world = World::with(Abilities {
+        freeze: false,
+        keeps: Keeps::Nowhere,
+    })
+    .await;
+    let (store, caches) = (&world.store, world.control.caches());
+    let sandbox = submitted(r#"{"images": {"main": "base"}, "owner": {"team": "team"}}"#);
+    let sandbox = store.create_object(&sandbox).await.unwrap();
+    let key = sandbox.key();
+    let runs = |s: Option<&Sandbox>| s.is_some_and(|s| s.status.phase == Phase::Running);
+    let running = caches.sandboxes.wait_for(&key, runs, deadline());
+    let mut next = Sandbox::clone(&running.await.unwrap().unwrap());
+    next.spec.desired_state = DesiredState::Paused;
+    store.update_spec(&next).await.unwrap();
+    let refused = |s: Option<&Sandbox>| {
+        s.is_some_and(|s| {
+            let operation = s.status.last_operation.as_ref();
+            let error = operation.and_then(|op| op.error.as_deref());
+            s.spec.desired_state == DesiredState::Running
+                && s.status.phase == Phase::Running
+                && error.is_some_and(|why| why.starts_with("pausePolicy.snapshotRegistry: "))
+        })
+    };
+    let refused = caches.sandboxes.wait_for(&key, refused, deadline());
+    assert!(refused.await.is_ok(), "it says why, and goes on");
 }
