@@ -81,6 +81,11 @@ impl Known {
         self.learn(uid, container_id, |learnt| learnt.frozen = Some(frozen));
     }
 
+    /// Forgets whether a container is frozen: the next look asks.
+    pub(crate) fn doubt(&self, uid: Uid, container_id: &str) {
+        self.learn(uid, container_id, |learnt| learnt.frozen = None);
+    }
+
     fn learn(&self, uid: Uid, container_id: &str, how: impl FnOnce(&mut Learnt)) {
         let mut next = self.of(uid, container_id);
         how(&mut next);
@@ -131,6 +136,8 @@ mod tests {
         let learnt = known.of(uid, "a");
         assert_eq!((learnt.epoch, learnt.frozen), (Some(Epoch(3)), Some(true)));
         assert_eq!(known.of(uid, "b").epoch, None);
+        known.doubt(uid, "a");
+        assert_eq!(known.of(uid, "a").frozen, None);
         known.frozen(uid, "b", false);
         assert_eq!(known.of(uid, "a").epoch, None);
     }

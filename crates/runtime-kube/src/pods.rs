@@ -25,7 +25,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::names;
+use crate::{look, names};
+
+/// More images than these are not remembered.
+const IMAGES: usize = 10_000;
 
 /// A Pod, as it was last seen.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ struct All {
     listing: Option<BTreeMap<Uid, Arc<Pod>>>,
     /// What was written since that list began: it need not show it.
     written: BTreeSet<Uid>,
+    /// Images that were seen to run: nodes have them.
+    images: BTreeSet<Box<str>>,
 }
 
 /// The Pods of one cluster. Clones share them.
@@ -185,6 +190,11 @@ impl Pods {
         }
     }
 
+    /// Whether an image was seen to run.
+    pub(crate) fn has_run(&self, image: &str) -> bool {
+        self.all.lock().images.contains(image)
+    }
+
     pub(crate) fn find(&self, uid: Uid) -> Option<Found> {
         self.all.lock().by_uid.get(&uid).cloned()
     }
@@ -231,6 +241,14 @@ impl All {
             if is_older {
                 return;
             }
+        }
+        if look::container(&pod).is_some_and(|one| one.started == Some(true)) {
+            if self.images.len() >= IMAGES {
+                self.images.clear();
+            }
+            let images = look::images(&pod);
+            let images = images.iter().map(|(_, image)| image.into());
+            self.images.extend(images);
         }
         let identity = pod.metadata.uid.as_deref().unwrap_or_default();
         let found = Found {
@@ -344,5 +362,25 @@ mod tests {
         pods.wrote(pod("b", 9));
         pods.heard(Event::InitDone);
         assert_eq!(at(&pods), Some((9, false)));
+    }
+
+    #[test]
+    fn an_image_is_known_once_it_was_seen_to_run() {
+        let pods = pods();
+        let with = |started: bool| {
+            let mut pod = pod("a", 5 + u64::from(started));
+            let images = json!({"main": "app:1"}).to_string();
+            pod.metadata.annotations = Some([(names::IMAGES.to_owned(), images)].into());
+            let status = json!({"containerStatuses": [{
+                "name": names::SANDBOX, "started": started, "image": "x", "imageID": "",
+                "ready": true, "restartCount": 0,
+            }]});
+            pod.status = serde_json::from_value(status).unwrap();
+            pod
+        };
+        pods.wrote(with(false));
+        assert!(!pods.has_run("app:1"));
+        pods.heard(Event::Apply(with(true)));
+        assert!(pods.has_run("app:1") && !pods.has_run("app:2"));
     }
 }

@@ -14,7 +14,7 @@ use cluster_kube::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use kit::Tasks;
 use kube::Client;
-use model::{Epoch, Uid, hook::Hook, sandbox::NetworkPolicy};
+use model::{Epoch, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy};
 use thiserror::Error;
 
 use crate::{
@@ -217,6 +217,8 @@ impl Engine {
             });
         }
         let pod = self.note_armed(&pod, &running, standing.epoch).await?;
+        // A worker that fails lets it go on, and one goes on when this call has left.
+        self.known.doubt(uid, &running.container_id);
         let captured = commits.capture(&subject(uid, &pod, &running), to).await?;
         self.known.frozen(uid, &running.container_id, true);
         Ok(captured)
@@ -296,6 +298,14 @@ impl Runtime for KubeRuntime {
 
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.thaw(fence).await
+    }
+
+    /// What was never seen to run in this cluster is taken for one that has to be fetched.
+    fn missing(&self, images: &StringMap) -> Option<Box<str>> {
+        let mut unseen = images
+            .iter()
+            .filter(|(_, image)| !self.0.pods.has_run(image));
+        unseen.next().map(|(_, image)| image.into())
     }
 
     async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError> {
