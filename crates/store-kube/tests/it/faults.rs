@@ -3,16 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use cache::SandboxCache;
+use cluster_kube::Call;
 use http::Method;
 use kit::{Entropy, Tasks};
 use model::{
-    Metadata, Name, Namespace, Object, Sandbox, Spec as _, lifecycle::Phase, sandbox::SandboxSpec,
+    Metadata, Name, Namespace, Object, Sandbox, Spec as _, lifecycle::Phase, pool::PoolSpec,
+    sandbox::SandboxSpec,
 };
 use standin_kube::Fault;
 use store::{Outcome, Query, Scope, Store, StoreError, StoreExt as _, Watch, WatchEvent};
 use tokio::time::{Instant, timeout};
 
-use crate::cluster::Lab;
+use crate::cluster::{Lab, store_of};
 
 fn sandbox(name: &str) -> Sandbox {
     let namespace = Namespace::new("team").unwrap();
@@ -193,4 +195,38 @@ async fn a_kind_that_is_not_installed_is_no_empty_store() {
         matches!(made, Err(StoreError::Unavailable { .. })),
         "{made:?}"
     );
+}
+
+#[tokio::test]
+async fn who_waits_is_not_held_back_behind_work_that_nobody_waits_for() {
+    const AT_ONCE: u64 = 32;
+    let lab = Lab::standin().await;
+    let cluster = lab.connect();
+    let store = store_of(&cluster);
+    let faults = lab.api_server().faults();
+    let for_ever = Fault::Delay(Duration::from_secs(600));
+    faults.next(100, &Method::GET, "sandboxpools", for_ever);
+    let tasks = Tasks::default();
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let behind = store.background();
+            tasks.spawn(async move { behind.list(&Query::kind(PoolSpec::KIND)).await })
+        })
+        .collect();
+    let sent = || {
+        let list = Call {
+            verb: "list",
+            resource: "sandboxpools".into(),
+        };
+        cluster.tally().0.get(&list).copied().unwrap_or(0)
+    };
+    while sent() < AT_ONCE {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for n in 0..10 {
+        let made = store.create_object(&sandbox(&format!("box-{n}"))).await;
+        made.unwrap();
+    }
+    assert_eq!(sent(), AT_ONCE);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
