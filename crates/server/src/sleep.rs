@@ -208,7 +208,8 @@ impl gateway::Wake for Waker {
     }
 }
 
-fn key_of(route: &Route) -> Key {
+/// The record that a route is of.
+pub(crate) fn key_of(route: &Route) -> Key {
     let (namespace, name) = (route.namespace.clone(), route.name.clone());
     Key::namespaced(SandboxSpec::KIND, namespace, name)
 }

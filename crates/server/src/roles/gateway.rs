@@ -36,6 +36,7 @@ use crate::{
     ext_proc, forwards, listener,
     metrics::{gateway_lines, wake_lines},
     serve::{Signals, bind},
+    sleep::key_of,
 };
 
 /// How long control may take to hear of a gateway. If it is not there, nobody is put to sleep either.
@@ -192,12 +193,7 @@ impl gateway::Wake for FarWaker {
             return self.flights.wake(route, deadline).await;
         }
         // Nobody has its id but who was told of it, which is when it is ready: its route follows.
-        let key = model::Key::namespaced(
-            <model::sandbox::SandboxSpec as model::Spec>::KIND,
-            route.namespace.clone(),
-            route.name.clone(),
-        );
-        let now = self.routes.find(&key);
+        let now = self.routes.find(&key_of(route));
         let now = now.filter(|now| now.is_delivery(route.uid, route.epoch));
         match now.filter(|now| now.state == State::Running) {
             Some(now) => Ok(now),

@@ -19,8 +19,9 @@ use cluster_kube::Cluster;
 use http::Method;
 use kit::{Entropy, Tasks};
 use model::{
-    Key, Metadata, Name, Namespace, Sandbox, SandboxTemplate, Spec as _, Team, lifecycle::Phase,
-    meta::Object, sandbox::SandboxSpec, team::TeamSpec, template::TemplateSpec, workload::Secret,
+    Key, Metadata, Name, Namespace, Sandbox, SandboxTemplate, Spec as _, Team, Uid,
+    lifecycle::Phase, meta::Object, sandbox::SandboxSpec, team::TeamSpec, template::TemplateSpec,
+    workload::Secret,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -184,16 +185,20 @@ impl Installation {
         }
     }
 
-    /// Waits until so many members of pools are idle.
-    pub(crate) async fn until_idle(&self, many: usize) {
+    /// Waits until so many members of pools are idle whose uid is fit. Answers which.
+    pub(crate) async fn until_idle(&self, many: usize, is_fit: impl Fn(&Uid) -> bool) -> Vec<Uid> {
         let begun = tokio::time::Instant::now();
         loop {
             let all = self.sandboxes().await;
-            let idle = all.iter().filter(|s| s.status.phase == Phase::Idle).count();
-            if idle >= many {
-                return;
+            let idle = all.iter().filter(|s| s.status.phase == Phase::Idle);
+            let idle: Vec<Uid> = idle.map(Sandbox::uid).filter(|uid| is_fit(uid)).collect();
+            if idle.len() >= many {
+                return idle;
             }
-            assert!(begun.elapsed() < PATIENCE, "only {idle} are idle: {all:#?}");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "only {idle:?} are idle: {all:#?}"
+            );
             tokio::time::sleep(LOOK).await;
         }
     }

@@ -42,7 +42,7 @@ async fn a_leader_that_is_killed_amid_claims_costs_no_sandbox_and_doubles_none()
     installation.store.create_object(&pool).await.unwrap();
     let mut roles = installation.start_all(1, 2).await;
     let user = installation.user(&roles).await;
-    installation.until_idle(3).await;
+    installation.until_idle(3, |_| true).await;
     let first = leader(&roles.controls).unwrap();
     let leading = roles.controls.remove(first);
     let claims = (0..4).map(|_| claim(&user));

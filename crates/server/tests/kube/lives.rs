@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use http::Method;
 use model::{
-    Metadata, Name, Sandbox, Spec as _,
+    Metadata, Name, Sandbox, SandboxPool, Spec as _,
     lifecycle::Phase,
+    pool::PoolSpec,
     sandbox::SandboxSpec,
     team::{Quotas, TeamSpec},
+    template::TemplateSpec,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -149,6 +151,29 @@ async fn what_kubectl_applies_is_weighed_before_it_is_acted_on() {
         .until("second", |s| s.status.phase == Phase::Running)
         .await;
     assert_ne!(second.spec.sandbox_id, forged.spec.sandbox_id);
+    drop(roles);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_template_that_changes_is_rolled_out_to_the_idle_members_of_its_pools() {
+    let installation = Installation::new().await;
+    let metadata = Metadata::new(Some(installation.team.clone()), Name::new("warm").unwrap());
+    let pool = SandboxPool::new(metadata, PoolSpec::new(Name::new("base").unwrap(), 2, 2, 6));
+    installation.store.create_object(&pool).await.unwrap();
+    let roles = installation.start_all(1, 1).await;
+    let before = installation.until_idle(2, |_| true).await;
+    let key = model::Key {
+        kind: TemplateSpec::KIND,
+        namespace: None,
+        name: Name::new("base").unwrap(),
+    };
+    let template = installation.store.find::<TemplateSpec>(&key).await.unwrap();
+    let mut template = template.unwrap();
+    template.spec.image = "localhost/debian:2".into();
+    installation.store.update_spec(&template).await.unwrap();
+    installation
+        .until_idle(2, |now| !before.contains(now))
+        .await;
     drop(roles);
 }
 
