@@ -171,7 +171,7 @@ impl Containerd {
     /// # Errors
     /// If there are none, or containerd fails.
     pub async fn pause(&self, id: &str) -> Result<bool> {
-        self.become_(id, State::Frozen, call!("tasks", "Tasks/Pause"))
+        self.bring(id, State::Frozen, call!("tasks", "Tasks/Pause"))
             .await
     }
 
@@ -180,11 +180,11 @@ impl Containerd {
     /// # Errors
     /// If there are none, or containerd fails.
     pub async fn resume(&self, id: &str) -> Result<bool> {
-        self.become_(id, State::Running, call!("tasks", "Tasks/Resume"))
+        self.bring(id, State::Running, call!("tasks", "Tasks/Resume"))
             .await
     }
 
-    async fn become_(&self, id: &str, wanted: State, call: Call) -> Result<bool> {
+    async fn bring(&self, id: &str, wanted: State, call: Call) -> Result<bool> {
         match self.state(id).await? {
             State::Ended => return Err(NodeError::Ended(id.into())),
             state if state == wanted => return Ok(false),

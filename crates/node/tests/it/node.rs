@@ -295,6 +295,16 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(self.root());
+        // What runc leaves of a namespace: empty directories.
+        let hierarchies = fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let parents = hierarchies.map(|entry| entry.path());
+        let parents = parents.chain(["/sys/fs/cgroup", "/run/containerd/runc"].map(PathBuf::from));
+        for parent in parents {
+            let _ = fs::remove_dir(parent.join(self.namespace()));
+        }
     }
 }
 
