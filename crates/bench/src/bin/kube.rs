@@ -1,7 +1,7 @@
-//! The store on custom resources, against the API server of `KUBECONFIG`: what a claim costs beside one
-//! raw update of a custom resource through the same server, in turns, for one caller and for many; how
-//! many requests each step of a sandbox's life takes; and what ten thousand Sandbox objects cost whoever
-//! has to know them all.
+//! The store on custom resources, against the API server of `KUBECONFIG`, or without one the stand-in:
+//! what a claim costs beside one raw update of a custom resource through the same server, in turns, for
+//! one caller and for many; how many requests each step of a sandbox's life takes; and what ten thousand
+//! Sandbox objects cost whoever has to know them all.
 //!
 //! The raw update is of a Sandbox as large as one that is claimed, in an API group that no control loop
 //! watches. Both groups are its own (`bench.dormouse.dev`): it installs the definitions, and removes them
@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::{
+    io::Write as _,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,7 +18,7 @@ use std::{
 use bench::{Result, Samples, Target, human, verdict};
 use cache::{SandboxCache, SandboxIndex};
 use claims::{Ask, Wait};
-use cluster_kube::Cluster;
+use cluster_kube::{Cluster, ClusterError};
 use control::{Builder, Control, Options, events::StoredEvents};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use kit::{Clock, Entropy, SystemClock, Tasks};
@@ -31,6 +32,7 @@ use model::{
 use plan::claim::{Delivery, Ending, claimed, released};
 use runtime::fake::FakeRuntime;
 use serde_json::json;
+use standin_kube::Standin;
 use store::{Change, Half, Query, Store, StoreExt as _};
 use store_kube::{KubeStore, crds};
 
@@ -50,14 +52,53 @@ fn main() -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let cluster = Cluster::connect(None).await?;
+        let place = Place::find().await?;
+        let cluster = place.connect().await?;
         let ours: Vec<_> = [GROUP, RAW].into_iter().flat_map(crds::in_group).collect();
         crds::install_all(&cluster, &ours).await?;
-        let measured = measure(&cluster).await;
+        let measured = measure(&place, &cluster).await;
         let_go(&cluster).await?;
         crds::remove_all(&cluster, &ours).await?;
         measured
     })
+}
+
+/// The cluster of the environment, or where there is none the stand-in: what it shows is that all of
+/// this works, and how many requests it takes.
+struct Place {
+    kubeconfig: Option<tempfile::NamedTempFile>,
+    _standin: Option<Standin>,
+}
+
+impl Place {
+    async fn find() -> Result<Self> {
+        match Cluster::connect(None).await {
+            Ok(_) => Ok(Self {
+                kubeconfig: None,
+                _standin: None,
+            }),
+            Err(ClusterError::NoConfig(_)) => {
+                println!("no KUBECONFIG: this is the stand-in, whose times say little");
+                let options = standin_kube::Options {
+                    kubelet: false,
+                    ..standin_kube::Options::default()
+                };
+                let standin = Standin::start(options).await?;
+                let mut kubeconfig = tempfile::NamedTempFile::new()?;
+                kubeconfig.write_all(standin.kubeconfig().as_bytes())?;
+                Ok(Self {
+                    kubeconfig: Some(kubeconfig),
+                    _standin: Some(standin),
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn connect(&self) -> Result<Cluster> {
+        let path = self.kubeconfig.as_ref().map(tempfile::NamedTempFile::path);
+        Ok(Cluster::connect(path).await?)
+    }
 }
 
 /// Takes the finalizers off what is left: no control loop is there to do it.
@@ -86,9 +127,9 @@ async fn let_go(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn measure(cluster: &Cluster) -> Result<()> {
+async fn measure(place: &Place, cluster: &Cluster) -> Result<()> {
     let tasks = Tasks::default();
-    let world = World::start(cluster, &tasks).await?;
+    let world = World::start(place, cluster, &tasks).await?;
     for callers in CALLERS {
         world.claims(callers).await?;
     }
@@ -115,8 +156,8 @@ fn soon() -> tokio::time::Instant {
 }
 
 impl World {
-    async fn start(callers: &Cluster, tasks: &Tasks) -> Result<Self> {
-        let behind = Cluster::connect(None).await?;
+    async fn start(place: &Place, callers: &Cluster, tasks: &Tasks) -> Result<Self> {
+        let behind = place.connect().await?;
         let store = KubeStore::of_group(behind.clone(), GROUP);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let entropy = Arc::new(Entropy::from_os());
