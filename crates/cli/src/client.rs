@@ -12,14 +12,14 @@ use kit::Tasks;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use serde_json::Value;
 use thiserror::Error;
 use tokio::{net::TcpStream, sync::Mutex, time::timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::kubeconfig::Target;
+use crate::kubeconfig::{Credentials, Target};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,8 +136,25 @@ impl Client {
             .with_context(|| format!("the CA in {} is damaged", kubeconfig.display()))?;
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_root_certificates(roots);
+        let config = match &target.who {
+            Credentials::Token(_) => config.with_no_client_auth(),
+            Credentials::Certificate { chain_pem, key_pem } => {
+                let damaged = || {
+                    format!(
+                        "the client certificate in {} is damaged",
+                        kubeconfig.display()
+                    )
+                };
+                let chain = CertificateDer::pem_slice_iter(chain_pem.as_bytes());
+                let chain = chain.collect::<Result<_, _>>().with_context(damaged)?;
+                let key =
+                    PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).with_context(damaged)?;
+                config
+                    .with_client_auth_cert(chain, key)
+                    .with_context(damaged)?
+            }
+        };
         Ok(Self {
             port: uri.port_u16().unwrap_or(443),
             host,
@@ -265,11 +282,10 @@ impl Client {
             .header(
                 header::USER_AGENT,
                 concat!("dormouse/", env!("CARGO_PKG_VERSION")),
-            )
-            .header(
-                header::AUTHORIZATION,
-                format!("Bearer {}", self.target.token),
             );
+        if let Credentials::Token(token) = &self.target.who {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
         let mut bytes = Bytes::new();
         if let Some((media_type, value)) = body {
             request = request.header(header::CONTENT_TYPE, media_type);

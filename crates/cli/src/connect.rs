@@ -97,7 +97,10 @@ impl Connection {
             _ => anyhow!("read {shown}: {e}"),
         })?;
         let target = Kubeconfig::parse(&text)
-            .and_then(|kubeconfig| kubeconfig.target())
+            .and_then(|kubeconfig| {
+                let directory = path.parent().unwrap_or(Path::new(""));
+                kubeconfig.target(directory)
+            })
             .with_context(|| {
                 format!(
                     "{shown} is not a kubeconfig that works here; a server writes one at each start"

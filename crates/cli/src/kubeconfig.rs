@@ -1,6 +1,8 @@
 //! The kubeconfig: what a client must know of a server, in the file format of `kubectl`. The server
 //! writes it, the commands read it.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,8 @@ struct Cluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate_authority_data: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate_authority: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     tls_server_name: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     extensions: Vec<NamedExtension>,
@@ -67,10 +71,19 @@ struct NamedUser {
     user: User,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
 struct User {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key: Option<PathBuf>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -96,11 +109,19 @@ pub(crate) struct Target {
     /// Whom to trust.
     pub(crate) ca_pem: String,
     /// Who we are.
-    pub(crate) token: String,
+    pub(crate) who: Credentials,
     /// Where to look for objects.
     pub(crate) namespace: String,
     /// Where its E2B API is.
     pub(crate) e2b: Option<String>,
+}
+
+/// What shows a server who we are.
+pub(crate) enum Credentials {
+    /// A text that only we know.
+    Token(String),
+    /// A certificate that the server's authority signed, and its key.
+    Certificate { chain_pem: String, key_pem: String },
 }
 
 impl Kubeconfig {
@@ -116,6 +137,7 @@ impl Kubeconfig {
                 cluster: Cluster {
                     server: server.to_owned(),
                     certificate_authority_data: Some(BASE64_STANDARD.encode(ca_pem)),
+                    certificate_authority: None,
                     // Every server has this name, and a CA of its own: a copy of this file works
                     // from elsewhere with nothing changed but the address.
                     tls_server_name: Some("localhost".to_owned()),
@@ -126,6 +148,7 @@ impl Kubeconfig {
                 name: name(),
                 user: User {
                     token: Some(token.to_owned()),
+                    ..User::default()
                 },
             }],
             contexts: vec![NamedContext {
@@ -165,8 +188,9 @@ impl Kubeconfig {
         Ok(serde_saphyr::from_str(text)?)
     }
 
-    /// The server of the current context.
-    pub(crate) fn target(&self) -> anyhow::Result<Target> {
+    /// The server of the current context. Files that it names are looked for from `directory`, where it
+    /// is itself.
+    pub(crate) fn target(&self, directory: &Path) -> anyhow::Result<Target> {
         let current = &self.current_context;
         let context = self
             .contexts
@@ -186,25 +210,37 @@ impl Kubeconfig {
             .find(|entry| entry.name == context.user)
             .map(|entry| &entry.user)
             .with_context(|| format!("it has no user `{}`", context.user))?;
-        let Some(ca) = &cluster.certificate_authority_data else {
-            bail!(
-                "cluster `{}` has no certificate-authority-data",
-                context.cluster
-            );
+        let read = |data: &Option<String>, file: &Option<PathBuf>, what: &str| {
+            pem(data.as_deref(), file.as_deref(), directory, what)
         };
-        let Some(token) = &user.token else {
-            bail!("user `{}` has no token", context.user);
+        let ca_pem = read(
+            &cluster.certificate_authority_data,
+            &cluster.certificate_authority,
+            "certificate-authority",
+        )?
+        .with_context(|| format!("cluster `{}` has no certificate-authority", context.cluster))?;
+        let chain_pem = read(
+            &user.client_certificate_data,
+            &user.client_certificate,
+            "client-certificate",
+        )?;
+        let key_pem = read(&user.client_key_data, &user.client_key, "client-key")?;
+        let who = match (&user.token, chain_pem, key_pem) {
+            (Some(token), _, _) => Credentials::Token(token.clone()),
+            (None, Some(chain_pem), Some(key_pem)) => {
+                Credentials::Certificate { chain_pem, key_pem }
+            }
+            (None, _, _) => bail!(
+                "user `{}` has neither a token nor a client-certificate with its client-key; for one \
+                 that logs in by a program, `kubectl create token` makes a token",
+                context.user
+            ),
         };
-        let ca_pem = BASE64_STANDARD
-            .decode(ca.trim())
-            .ok()
-            .and_then(|bytes| String::from_utf8(bytes).ok())
-            .context("its certificate-authority-data is not PEM in base64")?;
         Ok(Target {
             server: cluster.server.clone(),
             tls_name: cluster.tls_server_name.clone(),
             ca_pem,
-            token: token.clone(),
+            who,
             namespace: context
                 .namespace
                 .clone()
@@ -219,6 +255,28 @@ impl Kubeconfig {
     }
 }
 
+/// What a kubeconfig holds itself, in base64, or names the file of.
+fn pem(
+    data: Option<&str>,
+    file: Option<&Path>,
+    directory: &Path,
+    what: &str,
+) -> anyhow::Result<Option<String>> {
+    if let Some(data) = data {
+        let bytes = BASE64_STANDARD.decode(data.trim()).ok();
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        return match text {
+            Some(text) => Ok(Some(text)),
+            None => bail!("its {what}-data is not PEM in base64"),
+        };
+    }
+    let Some(file) = file else { return Ok(None) };
+    let file = directory.join(file);
+    std::fs::read_to_string(&file)
+        .map(Some)
+        .with_context(|| format!("read its {what} {}", file.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,10 +286,13 @@ mod tests {
         let written = Kubeconfig::new("https://127.0.0.1:1", "PEM\n", "secret");
         let written = written.with_e2b("http://127.0.0.1:2");
         let text = written.to_yaml().unwrap();
-        let target = Kubeconfig::parse(&text).unwrap().target().unwrap();
+        let target = Kubeconfig::parse(&text)
+            .unwrap()
+            .target(Path::new("/"))
+            .unwrap();
         assert_eq!(target.server, "https://127.0.0.1:1");
         assert_eq!(target.ca_pem, "PEM\n");
-        assert_eq!(target.token, "secret");
+        assert!(matches!(target.who, Credentials::Token(token) if token == "secret"));
         assert_eq!(target.namespace, "default");
         assert_eq!(target.e2b.as_deref(), Some("http://127.0.0.1:2"));
         assert!(!format!("{written:?}").contains("secret"));
@@ -240,9 +301,33 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let text = "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n";
-        let Err(error) = Kubeconfig::parse(text).unwrap().target() else {
+        let Err(error) = Kubeconfig::parse(text).unwrap().target(Path::new("/")) else {
             panic!("it has no cluster");
         };
         assert_eq!(error.to_string(), "it has no cluster `b`");
+    }
+
+    #[test]
+    fn a_certificate_is_read_from_the_file_or_from_where_it_points() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("key.pem"), "KEY").unwrap();
+        let text = format!(
+            "current-context: a\ncontexts: [{{name: a, context: {{cluster: b, user: c}}}}]\n\
+             clusters: [{{name: b, cluster: {{server: 'https://h', certificate-authority-data: {0}}}}}]\n\
+             users: [{{name: c, user: {{client-certificate-data: {0}, client-key: key.pem}}}}]\n",
+            BASE64_STANDARD.encode("PEM")
+        );
+        let target = Kubeconfig::parse(&text).unwrap().target(directory.path());
+        let Credentials::Certificate { chain_pem, key_pem } = target.unwrap().who else {
+            panic!("there is no token");
+        };
+        assert_eq!((&*chain_pem, &*key_pem), ("PEM", "KEY"));
+        let elsewhere = Kubeconfig::parse(&text)
+            .unwrap()
+            .target(Path::new("/nowhere"));
+        let Err(error) = elsewhere else {
+            panic!("there is no key");
+        };
+        assert_eq!(error.to_string(), "read its client-key /nowhere/key.pem");
     }
 }

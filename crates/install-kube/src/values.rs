@@ -31,6 +31,8 @@ pub struct Options {
     pub snapshot_registry: String,
     /// The Secret, in the same namespace, with which they are pushed there; empty for none.
     pub snapshot_secret: String,
+    /// Registries, by host and port, that may be reached without TLS, several with commas.
+    pub insecure_registries: String,
     /// What is logged.
     pub log_level: String,
     /// Whether Prometheus' operator is told.
@@ -57,6 +59,7 @@ impl Default for Options {
             containerd_root: "/var/lib/containerd".to_owned(),
             snapshot_registry: String::new(),
             snapshot_secret: String::new(),
+            insecure_registries: String::new(),
             log_level: "info".to_owned(),
             service_monitor: false,
             network_policies: true,
@@ -90,6 +93,7 @@ pub struct Values {
     pub(crate) containerd_root: Value,
     pub(crate) snapshot_registry: Value,
     pub(crate) snapshot_secret: Value,
+    pub(crate) insecure_registries: Value,
     pub(crate) log_level: Value,
 }
 
@@ -110,6 +114,7 @@ impl Values {
             containerd_root: json!(options.containerd_root),
             snapshot_registry: json!(options.snapshot_registry),
             snapshot_secret: json!(options.snapshot_secret),
+            insecure_registries: json!(options.insecure_registries),
             log_level: json!(options.log_level),
         }
     }
@@ -140,6 +145,7 @@ impl Values {
             containerd_root: text("node.containerd.root"),
             snapshot_registry: text("snapshots.registry"),
             snapshot_secret: text("snapshots.secret"),
+            insecure_registries: text("registries.insecure"),
             log_level: text("log.level"),
         }
     }

@@ -66,6 +66,7 @@ fn control(values: &Values) -> Value {
         variable("KUBERNETES_SNAPSHOT_REGISTRY", &values.snapshot_registry),
         variable("KUBERNETES_SNAPSHOT_SECRET", &values.snapshot_secret),
         variable("KUBERNETES_GATEWAYS", &GATEWAY_PEERS.into()),
+        variable("REGISTRY_INSECURE", &values.insecure_registries),
     ]);
     let process = Process {
         component: "control",

@@ -70,6 +70,9 @@ pub(crate) struct Install {
     /// Secret, in the same namespace, for pushing there
     #[arg(long, default_value = "")]
     snapshot_secret: String,
+    /// Registries, by host and port, that may be reached without TLS, several with commas
+    #[arg(long, default_value = "")]
+    insecure_registries: String,
     /// What is logged
     #[arg(long, default_value = "info")]
     log_level: String,
@@ -96,6 +99,7 @@ impl Install {
             containerd_root: self.containerd_root.clone(),
             snapshot_registry: self.snapshot_registry.clone(),
             snapshot_secret: self.snapshot_secret.clone(),
+            insecure_registries: self.insecure_registries.clone(),
             log_level: self.log_level.clone(),
             service_monitor: self.pod_monitor,
             network_policies: !self.no_network_policies,

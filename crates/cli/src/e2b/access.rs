@@ -11,7 +11,10 @@ use clap::Args;
 use wire::Secret;
 
 use super::{Api, Endpoint};
-use crate::connect::{Connection, Scope};
+use crate::{
+    connect::{Connection, Scope},
+    kubeconfig::Credentials,
+};
 
 const KEY_VARIABLE: &str = "E2B_API_KEY";
 const URL_VARIABLE: &str = "E2B_API_URL";
@@ -64,8 +67,15 @@ impl Access {
             );
         }
         let team = self.scope.namespace.clone();
+        let Credentials::Token(token) = target.who else {
+            bail!(
+                "{} has a certificate and no token, which the E2B API does not take: set \
+                 {KEY_VARIABLE} (`dormouse key create` makes one)",
+                kubeconfig.display()
+            );
+        };
         let who = Who::Admin {
-            token: target.token.into(),
+            token: token.into(),
             team: team.unwrap_or(target.namespace),
             kubeconfig,
         };
