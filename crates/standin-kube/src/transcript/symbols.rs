@@ -20,6 +20,9 @@ const TIMES: [&str; 6] = [
     "completionTime",
 ];
 
+/// Where something is, and which container it was.
+const PLACES: [&str; 5] = ["podIP", "hostIP", "ip", "nodeName", "containerID"];
+
 impl Symbols {
     /// The same answer, with symbols.
     pub(super) fn replace(&mut self, mut value: Value) -> Value {
@@ -57,6 +60,9 @@ impl Symbols {
                         }
                         (name, Value::String(time)) if TIMES.contains(&name) => {
                             *time = "<time>".into();
+                        }
+                        (name, Value::String(place)) if PLACES.contains(&name) => {
+                            *place = "<place>".into();
                         }
                         (_, field) => self.walk(field),
                     }
