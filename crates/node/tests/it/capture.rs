@@ -226,10 +226,7 @@ async fn no_worker_touches_what_is_not_the_sandbox_of_a_pod_of_ours() {
 
 /// The worker as a process.
 fn worker(node: &Node, pod: &Pod<'_>, registry: &str, report: &Path) -> Child {
-    // Beside this test: `deps/it-…` and `examples/worker`.
-    let here = std::env::current_exe().unwrap();
-    let program = here.parent().unwrap().with_file_name("examples/worker");
-    Command::new(&program)
+    Command::new(env!("CARGO_BIN_EXE_dormouse-node-worker"))
         .arg("commit")
         .args([
             "--container-id",
@@ -247,7 +244,7 @@ fn worker(node: &Node, pod: &Pod<'_>, registry: &str, report: &Path) -> Child {
         .arg("--report")
         .arg(report)
         .spawn()
-        .unwrap_or_else(|error| panic!("this test needs {}: {error}", program.display()))
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
