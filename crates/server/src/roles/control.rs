@@ -58,7 +58,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         let election = Election::new(cluster, LEASE, &me, Rules::default(), clock);
         let leading = Tasks::default();
         let lead = election
-            .win(&leading, |standing| stand(&health, standing))
+            .win(&leading, |standing| stand(&health, &standing))
             .await;
         tracing::info!(me, lease = LEASE, "leads");
         anyhow::Ok((ground, lead))
@@ -139,8 +139,8 @@ impl Reception for Sealed {
 }
 
 /// How a candidate stands. One that stands by is ready for it.
-fn stand(health: &Health, standing: Standing<'_>) {
-    match standing {
+fn stand(health: &Health, standing: &Standing<'_>) {
+    match *standing {
         Standing::Waiting { holder } => {
             tracing::debug!(holder, "stands by");
             health.ready();
