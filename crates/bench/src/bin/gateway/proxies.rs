@@ -18,6 +18,7 @@ pub(super) struct Proxy {
     pub(super) name: &'static str,
     pub(super) address: SocketAddr,
     /// Where external processors for Envoys listen beside it: for the relay, and direct.
+    #[allow(dead_code, reason = "for the benchmark of the external processor")]
     ext_procs: Vec<SocketAddr>,
     child: Child,
 }
@@ -136,6 +137,7 @@ impl Proxy {
 
     /// Envoy with the configuration that is given to users, before a gateway and its external
     /// processor.
+    #[allow(dead_code, reason = "for the benchmark of the external processor")]
     pub(super) fn envoy_before(
         gateway: &Self,
         upstream: &'static str,
