@@ -291,7 +291,12 @@ async fn after_a_crash_of_the_host_the_writable_layer_is_still_known() {
     host.reopen();
     let seen = facts(&host, at.uid).await;
     assert_eq!(seen.state, WorkloadState::Cut);
-    let layer = host.runtime().capture(fence(1, 2), None).await.unwrap().digest;
+    let layer = host
+        .runtime()
+        .capture(fence(1, 2), None)
+        .await
+        .unwrap()
+        .digest;
     host.runtime().delete(fence(1, 3)).await.unwrap();
     let from = WorkloadSpec {
         from: Some(layer),

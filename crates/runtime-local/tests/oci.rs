@@ -13,8 +13,7 @@ use std::time::Duration;
 use model::{Epoch, Uid, hook::Hook, sandbox::NetworkPolicy, template::RuntimeClass};
 use runtime::{
     Arming, Booting, Captured, Facts, Fence, Observed, Outfit, Publication, Runtime, RuntimeError,
-    WorkloadSpec,
-    WorkloadState,
+    WorkloadSpec, WorkloadState,
 };
 use runtime_local::{LocalRuntime, Step};
 use support::{Host, die_as, fence, fence_of, images, leaks::Inventory, spec};
