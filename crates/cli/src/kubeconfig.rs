@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_certificate_is_read_from_the_file_or_from_where_it_points() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("key.pem"), "KEY").unwrap();
+        kit::durable::write_file(&directory.path().join("key.pem"), b"KEY", 0o600).unwrap();
         let text = format!(
             "current-context: a\ncontexts: [{{name: a, context: {{cluster: b, user: c}}}}]\n\
              clusters: [{{name: b, cluster: {{server: 'https://h', certificate-authority-data: {0}}}}}]\n\
