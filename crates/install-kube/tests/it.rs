@@ -1,7 +1,10 @@
 //! The chart in the repository is the one that the code describes, and so are the promises of the
 //! security page.
 #![expect(clippy::unwrap_used, reason = "tests: what is missing fails them")]
-#![expect(clippy::disallowed_methods, reason = "what it writes is for people to look at")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what it writes is for people to look at"
+)]
 
 use std::{collections::BTreeMap, fs, path::Path};
 
