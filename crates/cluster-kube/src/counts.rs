@@ -82,12 +82,12 @@ impl Counts {
 fn call(method: &Method, path: &str, query: &str) -> Call {
     let mut steps = path.split('/').filter(|step| !step.is_empty()).peekable();
     // `/api/v1/…` or `/apis/group/version/…`
-    match steps.next() {
-        Some("api") => drop(steps.next()),
-        Some("apis") => drop((steps.next(), steps.next())),
-        _ => {}
-    }
-    let mut steps: Vec<&str> = steps.collect();
+    let before = match steps.peek() {
+        Some(&"api") => 2,
+        Some(&"apis") => 3,
+        _ => 0,
+    };
+    let mut steps: Vec<&str> = steps.skip(before).collect();
     // What is below a namespace is counted under its own name; a namespace itself as one.
     if steps.len() > 2 && steps[0] == "namespaces" {
         steps.drain(..2);

@@ -197,7 +197,8 @@ impl Election {
             since,
             now: self.clock.wall_micros(),
         };
-        match self.within(self.register.write(write)).await? {
+        let written = self.within(self.register.write(write)).await;
+        match written.inspect_err(|_| self.candidate.doubted())? {
             Some(term) => {
                 self.candidate.wrote(term, asked, self.clock.monotonic());
                 Ok(self.candidate.leads(self.clock.monotonic()))

@@ -20,7 +20,7 @@ pub(crate) fn all(values: &Values) -> Vec<Manifest> {
 
 /// How users reach a role.
 fn service(values: &Values, component: &str) -> Value {
-    json!({
+    let mut service = json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(values, &format!("{NAME}-{component}"), Some(component)),
@@ -29,7 +29,12 @@ fn service(values: &Values, component: &str) -> Value {
             "selector": selector(component),
             "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
         },
-    })
+    });
+    if component == "api" {
+        // A client finds what it has just made: another process may hear of it a moment later.
+        service["spec"]["sessionAffinity"] = "ClientIP".into();
+    }
+    service
 }
 
 /// Every gateway by itself, those that are not ready too: one that cannot be asked is no reason to

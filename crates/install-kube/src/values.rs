@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::Switch;
+use crate::{Switch, workloads::CONTAINERD_DIR};
 
 /// What an installation is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,10 @@ pub struct Values {
     pub(crate) service_type: Value,
     pub(crate) node_daemon: Value,
     pub(crate) containerd_socket: Value,
+    /// The directory of that socket.
+    pub(crate) containerd_directory: Value,
+    /// The socket where the daemon of a node finds it.
+    pub(crate) mounted_socket: Value,
     pub(crate) containerd_root: Value,
     pub(crate) snapshot_registry: Value,
     pub(crate) snapshot_secret: Value,
@@ -100,6 +104,10 @@ pub struct Values {
 impl Values {
     pub(crate) fn of(options: &Options) -> Self {
         let on = |it: bool| json!(if it { "on" } else { "off" });
+        let (directory, socket) = options
+            .containerd_socket
+            .rsplit_once('/')
+            .unwrap_or((".", &options.containerd_socket));
         Self {
             namespace: json!(options.namespace),
             image: json!(options.image),
@@ -111,6 +119,8 @@ impl Values {
             service_type: json!(options.service_type),
             node_daemon: on(options.node_daemon),
             containerd_socket: json!(options.containerd_socket),
+            containerd_directory: json!(directory),
+            mounted_socket: json!(format!("{CONTAINERD_DIR}/{socket}")),
             containerd_root: json!(options.containerd_root),
             snapshot_registry: json!(options.snapshot_registry),
             snapshot_secret: json!(options.snapshot_secret),
@@ -142,6 +152,14 @@ impl Values {
             )
             .into(),
             containerd_socket: text("node.containerd.socket"),
+            containerd_directory: Expression(
+                ".Values.node.containerd.socket | dir | quote".to_owned(),
+            )
+            .into(),
+            mounted_socket: Expression(format!(
+                "printf \"{CONTAINERD_DIR}/%s\" (.Values.node.containerd.socket | base) | quote"
+            ))
+            .into(),
             containerd_root: text("node.containerd.root"),
             snapshot_registry: text("snapshots.registry"),
             snapshot_secret: text("snapshots.secret"),

@@ -13,6 +13,8 @@ use crate::{
 
 /// Where secrets are mounted.
 const KEYS_DIR: &str = "/etc/dormouse/keys";
+/// Where the directory of containerd's socket is mounted.
+pub(crate) const CONTAINERD_DIR: &str = "/run/of-node";
 /// Who the processes run as.
 const NOBODY: u32 = 65532;
 
@@ -130,7 +132,8 @@ fn node(values: &Values) -> Value {
     });
     pod["volumes"] = json!([
         keys_volume(&[PEER_KEY]),
-        {"name": "containerd", "hostPath": {"path": values.containerd_socket, "type": "Socket"}},
+        // The directory: a containerd that starts anew makes another socket in it.
+        {"name": "containerd", "hostPath": {"path": values.containerd_directory, "type": "Directory"}},
     ]);
     pod["containers"] = json!([{
         "name": "node",
@@ -141,13 +144,13 @@ fn node(values: &Values) -> Value {
             variable("LOG_LEVEL", &values.log_level),
             variable("LOG_FORMAT", &"json".into()),
             variable("PEER_KEY_FILE", &format!("{KEYS_DIR}/{PEER_KEY}").into()),
-            variable("KUBERNETES_CONTAINERD_SOCKET", &"/run/containerd.sock".into()),
+            variable("KUBERNETES_CONTAINERD_SOCKET", &values.mounted_socket),
             variable("KUBERNETES_NODE_PORT", &NODE_PORT.to_string().into()),
         ],
         "ports": [port("peer", NODE_PORT)],
         "volumeMounts": [
             {"name": "keys", "mountPath": KEYS_DIR, "readOnly": true},
-            {"name": "containerd", "mountPath": "/run/containerd.sock"},
+            {"name": "containerd", "mountPath": CONTAINERD_DIR},
         ],
         "livenessProbe": {
             "tcpSocket": {"port": "peer"},

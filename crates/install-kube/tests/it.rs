@@ -108,7 +108,7 @@ fn no_process_has_a_capability_or_can_gain_one() {
 }
 
 #[test]
-fn the_daemon_of_a_node_cannot_speak_to_the_api_server_and_has_only_containerds_socket() {
+fn the_daemon_of_a_node_cannot_speak_to_the_api_server_and_has_only_containerds_sockets() {
     let objects = objects();
     let node = named(&objects, "DaemonSet", "dormouse-node");
     let pod = node.pointer("/spec/template/spec").unwrap();
@@ -119,7 +119,7 @@ fn the_daemon_of_a_node_cannot_speak_to_the_api_server_and_has_only_containerds_
         .iter()
         .filter_map(|v| v.pointer("/hostPath/type"))
         .collect();
-    assert_eq!(paths, ["Socket"]);
+    assert_eq!(paths, ["Directory"]);
     let bound = objects.iter().filter(|o| {
         let subjects = o["subjects"].as_array().into_iter().flatten();
         subjects.into_iter().any(|s| s["name"] == "dormouse-node")

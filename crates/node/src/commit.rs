@@ -69,7 +69,8 @@ pub async fn capture(
     };
     let (sandbox, state) = match found.await {
         Ok(found) => found,
-        Err(error) => return failed(&error, false),
+        // Another worker may have frozen it: only who has looked knows that it is not.
+        Err(error) => return failed(&error, error.is_retryable()),
     };
     let work = async {
         // It goes on even if the worker is told to stop: what it did is undone below.
@@ -154,6 +155,10 @@ async fn keep(sandbox: &Sandbox, order: &Order) -> Result<Report> {
     let flight = store.carry(layer.clone(), foreign, &order.registry, Login::Configured)?;
     let pushed = wait(flight).await?;
     tracing::info!(image = %pushed.reference, "pushed");
+    // What ran meanwhile may have written more, or half of something.
+    if sandbox.state().await? != State::Frozen {
+        return Err(NodeError::Disturbed(container.id.clone()));
+    }
     Ok(Report::Captured {
         layer,
         size,

@@ -57,6 +57,9 @@ pub enum NodeError {
     /// Its processes have ended, or were never started.
     #[error("container {0} does not run")]
     Ended(String),
+    /// Somebody else let it go on while it was captured.
+    #[error("container {0} did not stay frozen while it was captured")]
+    Disturbed(String),
     /// Its files are kept in a way that cannot be read.
     #[error("the files of container {id} cannot be captured: {why}")]
     Files {
@@ -90,9 +93,11 @@ impl NodeError {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Late { .. } | Self::Disk { .. } | Self::Stopped => {
-                true
-            }
+            Self::Unreachable { .. }
+            | Self::Late { .. }
+            | Self::Disk { .. }
+            | Self::Disturbed(_)
+            | Self::Stopped => true,
             Self::Refused { code, .. } => code.is_passing(),
             Self::Image(error) => error.is_retryable(),
             Self::Nonsense { .. }

@@ -156,9 +156,14 @@ impl Commits {
     pub(crate) async fn thaw(&self, subject: &Subject) -> Result<(), RuntimeError> {
         self.end(subject).await?;
         let errand = Errand::Thaw;
+        let name = errand.name(subject);
+        // What an earlier one said is not about now.
+        self.forget(&name).await?;
+        watch::gone(&self.jobs(), &self.pods(), &name).await?;
         let report = self.send(subject, errand, None).await;
-        // Its answer is for this once.
-        self.forget(&errand.name(subject)).await?;
+        if let Err(error) = self.forget(&name).await {
+            tracing::debug!(%error, name, "a worker that is done stays for a while");
+        }
         match report? {
             Report::Thawed => self.mark(subject, false).await,
             // There is nothing to go on with.

@@ -172,6 +172,12 @@ impl Candidate {
         self.until = None;
     }
 
+    /// It is not known what became of a write. It may be the last one, so that is to be read; a term
+    /// that it had goes on.
+    pub fn doubted(&mut self) {
+        self.seen = None;
+    }
+
     /// It gives up.
     pub const fn resigned(&mut self) {
         self.until = None;

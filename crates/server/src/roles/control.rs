@@ -163,7 +163,7 @@ async fn start(
     ground: &Ground,
     seal: Seal,
 ) -> anyhow::Result<(ControlLoop, Peers)> {
-    let (store, clock, entropy) = (&ground.store, &ground.clock, &ground.entropy);
+    let (store, clock, entropy) = (&ground.background, &ground.clock, &ground.entropy);
     let tasks = &ground.tasks;
     let deadline = Instant::now() + SYNC_TIMEOUT;
     let keys = Keys::start(store.clone(), entropy.clone(), deadline, tasks);

@@ -31,6 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) struct Ground {
     pub(crate) cluster: Cluster,
     pub(crate) store: Arc<dyn Store>,
+    /// The same, for what nobody waits for.
+    pub(crate) background: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<Entropy>,
     /// What ends with the process.
@@ -53,10 +55,11 @@ impl Ground {
         wait_for_kinds(&cluster, health).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let entropy = Arc::new(Entropy::from_os());
-        let store = Arc::new(KubeStore::new(cluster.clone()));
+        let store = KubeStore::new(cluster.clone());
         Ok(Self {
             cluster,
-            store,
+            background: Arc::new(store.background()),
+            store: Arc::new(store),
             clock,
             entropy,
             tasks: Tasks::default(),

@@ -103,3 +103,28 @@ async fn kubectl_applies_reads_watches_and_deletes_our_kinds() {
     let text = run(&["get", "configmap", "-l", "colour=red", "-o", "name"], "");
     assert_eq!(text.trim(), "configmap/plain");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_finds_nothing_wrong_with_an_installation() {
+    let cluster = testing::cluster().await.unwrap();
+    let options = install_kube::Options {
+        namespace: cluster.namespace().to_owned(),
+        ..install_kube::Options::default()
+    };
+    let manifests = install_kube::manifests(&options);
+    let text = install_kube::yaml::documents(&manifests).unwrap();
+    let dry = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "-f",
+        "-",
+    ];
+    let (fine, said) = kubectl(&cluster, &dry, &text);
+    assert!(fine, "{said}");
+    let accepted = said
+        .lines()
+        .filter(|line| line.contains("(server dry run)"));
+    assert_eq!(accepted.count(), manifests.len(), "{said}");
+}
