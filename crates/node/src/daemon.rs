@@ -196,6 +196,7 @@ impl From<NodeError> for Refused {
             | NodeError::Late { .. }
             | NodeError::Nonsense { .. }
             | NodeError::Refused { .. }
+            | NodeError::Disturbed(_)
             | NodeError::Files { .. }
             | NodeError::Image(_)
             | NodeError::Disk { .. }

@@ -11,13 +11,16 @@ pub(super) struct Symbols {
     versions: BTreeMap<String, usize>,
 }
 
-const TIMES: [&str; 6] = [
+const TIMES: [&str; 9] = [
     "creationTimestamp",
     "deletionTimestamp",
     "lastTransitionTime",
     "time",
     "startTime",
     "completionTime",
+    "startedAt",
+    "finishedAt",
+    "lastProbeTime",
 ];
 
 /// Where something is, and which container it was.
