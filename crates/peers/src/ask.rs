@@ -40,6 +40,7 @@ pub struct Peers {
     links: Arc<Mutex<BTreeMap<SocketAddr, Arc<Link>>>>,
     past: Arc<Mutex<Past>>,
     clock: Arc<dyn Clock>,
+    interest: Interest,
 }
 
 impl Peers {
@@ -58,6 +59,7 @@ impl Peers {
             links: Arc::default(),
             past: Arc::default(),
             clock: Arc::clone(&clock),
+            interest,
         };
         let means = Means {
             identity,
@@ -110,7 +112,7 @@ impl Peers {
         let Some(links) = self.listed() else {
             return false;
         };
-        let version = version.to_u64();
+        let (version, interest) = (version.to_u64(), self.interest);
         // Names of records need no escaping.
         let path = format!("/v1/seen?namespace={namespace}&name={name}&version={version}");
         let asked = links.into_iter().map(|link| {
@@ -118,7 +120,10 @@ impl Peers {
             async move {
                 let link = link?;
                 let seen: Seen = link.call(path).await.ok()?;
-                link.view.lock().take_seen(&seen);
+                // Who does not follow use hears of no end of it.
+                if interest == Interest::Use {
+                    link.view.lock().take_seen(&seen);
+                }
                 seen.seen.then_some(())
             }
         });

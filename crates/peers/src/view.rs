@@ -63,7 +63,7 @@ impl View {
                 self.used.remove(&uid);
             }
             for used in frame.used {
-                self.used.insert(used.uid, used);
+                self.note(used);
             }
         }
         self.heard = Some(at);
@@ -84,11 +84,19 @@ impl View {
     /// Takes what a gateway said of one sandbox after it had heard of a version.
     pub(crate) fn take_seen(&mut self, seen: &Seen) {
         let Some(used) = seen.used else { return };
-        let newer = |known: &Used| known.epoch <= used.epoch;
-        if self.used.get(&used.uid).is_none_or(newer) {
+        if self.note(used) {
             self.now = self.now.max(Duration::from_micros(seen.now));
+        }
+    }
+
+    /// Frames and answers come by ways of their own: the older of two is dropped, whichever comes last.
+    fn note(&mut self, used: Used) -> bool {
+        let newer = |known: &Used| (known.epoch, known.last) <= (used.epoch, used.last);
+        let is_newer = self.used.get(&used.uid).is_none_or(newer);
+        if is_newer {
             self.used.insert(used.uid, used);
         }
+        is_newer
     }
 
     /// What is known at `at`, if it was heard of within `patience`.
