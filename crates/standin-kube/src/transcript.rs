@@ -8,6 +8,7 @@
 
 mod compare;
 mod script;
+mod step;
 mod symbols;
 
 use std::{path::Path, time::Duration};
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 pub use compare::differences;
-use script::Until;
+use step::Until;
 
 /// Why there is no recording.
 #[derive(Debug, Error)]

@@ -1,35 +1,11 @@
 //! What is asked of an API server.
 
-use http::Method;
 use serde_json::{Value, json};
 
-/// One request.
-pub(super) struct Step {
-    /// What it is for.
-    pub(super) does: &'static str,
-    pub(super) method: Method,
-    pub(super) path: &'static str,
-    pub(super) media: &'static str,
-    pub(super) body: Value,
-    /// Under which name the answer is kept for later steps.
-    pub(super) keep: Option<&'static str>,
-    /// Repeated until it is answered so.
-    pub(super) until: Option<Until>,
-}
-
-/// What a step that is repeated waits for.
-pub(super) enum Until {
-    /// An answer with this code.
-    Status(u16),
-    /// An answer with this text at this pointer.
-    Is(&'static str, &'static str),
-}
-
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
-const PATCH: &str = "application/json-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
+use super::step::{
+    APPLY, JSON, MERGE, PATCH, STRATEGIC, Step, delete, get, keep, patch, post, put, until,
+    until_is,
+};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str =
@@ -43,75 +19,6 @@ const MAPS: &str = "/api/v1/namespaces/transcript/configmaps";
 const SECRET: &str = "/api/v1/namespaces/transcript/secrets/hidden";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/transcript/leases/lead";
 const POD: &str = "/api/v1/namespaces/transcript/pods/idle";
-
-fn get(does: &'static str, path: &'static str) -> Step {
-    Step {
-        does,
-        method: Method::GET,
-        path,
-        media: "",
-        body: Value::Null,
-        keep: None,
-        until: None,
-    }
-}
-
-fn post(does: &'static str, path: &'static str, body: Value) -> Step {
-    Step {
-        method: Method::POST,
-        media: JSON,
-        body,
-        ..get(does, path)
-    }
-}
-
-fn put(does: &'static str, path: &'static str, body: Value) -> Step {
-    Step {
-        method: Method::PUT,
-        media: JSON,
-        body,
-        ..get(does, path)
-    }
-}
-
-fn patch(does: &'static str, path: &'static str, media: &'static str, body: Value) -> Step {
-    Step {
-        method: Method::PATCH,
-        media,
-        body,
-        ..get(does, path)
-    }
-}
-
-fn delete(does: &'static str, path: &'static str, body: Value) -> Step {
-    Step {
-        method: Method::DELETE,
-        media: JSON,
-        body,
-        ..get(does, path)
-    }
-}
-
-fn keep(name: &'static str, step: Step) -> Step {
-    Step {
-        keep: Some(name),
-        ..step
-    }
-}
-
-fn until(status: u16, step: Step) -> Step {
-    Step {
-        until: Some(Until::Status(status)),
-        ..step
-    }
-}
-
-fn until_is(pointer: &'static str, text: &'static str, step: Step) -> Step {
-    Step {
-        until: Some(Until::Is(pointer, text)),
-        ..step
-    }
-}
 
 fn widget(name: &str, spec: &Value) -> Value {
     json!({
