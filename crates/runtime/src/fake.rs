@@ -5,17 +5,17 @@
 //! to fail before or after a call took effect, to let the effect happen long after the failure
 //! was reported, and to lose a workload.
 
+mod workload;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kit::Tasks;
-use model::{
-    Digest, Epoch, Generation, OperationId, StringMap, Uid,
-    sandbox::{Address, NetworkPolicy, Via},
-    template::ImagePullPolicy,
-};
+use model::{Digest, Epoch, StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use workload::FakeWorkload;
 
 use crate::{
     Abilities, Arming, BootFailure, Booting, Captured, Facts, FailedHook, Fence, Hooked, Keeps,
@@ -121,26 +121,6 @@ struct World {
     /// Captured layers: which deliveries left traces in them.
     layers: BTreeMap<Digest, Vec<Epoch>>,
     containers: u64,
-}
-
-#[derive(Clone, Debug)]
-struct FakeWorkload {
-    facts: Facts,
-    partial: bool,
-    fence: (Generation, OperationId),
-    /// Deliveries that were inside since it was made or reset: what an owner could see.
-    traces: Vec<Epoch>,
-    /// Whether it has commands that must bring it up.
-    boots: bool,
-    /// When they will have, if they are slow.
-    up_at: Option<Instant>,
-    /// How often they were run to their end.
-    started: u64,
-    /// How often hooks were run.
-    hooks: u64,
-    /// Armings since it was made: distinguishes captures.
-    writes: u64,
-    thaws: u64,
 }
 
 impl std::fmt::Debug for FakeRuntime {
@@ -442,79 +422,6 @@ fn is_there(images: &StringMap) -> Result<(), RuntimeError> {
             field: "images",
             reason: format!("{image} does not exist").into(),
         }),
-    }
-}
-
-/// Of those images that say one.
-fn digests(images: &StringMap) -> BTreeMap<Box<str>, Digest> {
-    let pinned = images.iter().filter_map(|(container, image)| {
-        let (_, digest) = image.split_once('@')?;
-        Some((container.into(), Digest::new(digest).ok()?))
-    });
-    pinned.collect()
-}
-
-impl FakeWorkload {
-    /// Its commands have brought it up.
-    fn come_up(&mut self) {
-        if !self.facts.booted {
-            self.facts.booted = true;
-            self.started += 1;
-        }
-    }
-
-    /// Its processes were started anew.
-    fn go_down(&mut self) {
-        self.facts.booted = !self.boots;
-        self.facts.hooked = None;
-        self.up_at = None;
-    }
-
-    /// Other images, in another container.
-    fn wear(&mut self, outfit: Outfit, container: u64) {
-        self.facts.digests = digests(&outfit.images);
-        self.facts.images = outfit.images;
-        self.facts.container_id = format!("c{container}").into();
-        self.boots = outfit.boot.is_some();
-    }
-
-    fn observed(&self) -> Observed {
-        if self.partial {
-            Observed::Partial
-        } else {
-            Observed::Present(self.facts.clone())
-        }
-    }
-
-    fn new(fence: Fence, spec: &WorkloadSpec, container: u64, traces: Vec<Epoch>) -> Self {
-        Self {
-            facts: Facts {
-                state: WorkloadState::Running,
-                epoch: Epoch::default(),
-                booted: spec.boot.is_none(),
-                container_id: format!("c{container}").into(),
-                images: spec.images.clone(),
-                digests: digests(&spec.images),
-                hooked: None,
-                layer: spec.from.clone(),
-                network: spec.network.clone(),
-                address: Address {
-                    via: Via::NetworkNamespace,
-                    ip: None,
-                },
-                oom_kills: 0,
-                loss: None,
-            },
-            partial: false,
-            fence: fence.rank(),
-            traces,
-            boots: spec.boot.is_some(),
-            up_at: None,
-            started: 0,
-            hooks: 0,
-            writes: 0,
-            thaws: 0,
-        }
     }
 }
 
