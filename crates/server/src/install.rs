@@ -9,8 +9,9 @@ use cluster_kube::{
     Cluster,
     install::{Keys, apply, ensure_secret},
 };
-use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, SEAL, manifests, yaml};
+use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, Part, SEAL, manifests, yaml};
 use kit::Entropy;
+use store_kube::crds;
 
 /// How long the whole may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -137,7 +138,10 @@ pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
 
 async fn put(cluster: &Cluster, wanted: &[Manifest]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    for manifest in wanted {
+    // Never over those of a newer version.
+    crds::install(cluster).await?;
+    let _ = writeln!(out, "definitions applied");
+    for manifest in wanted.iter().filter(|m| m.part != Part::Definitions) {
         let name = apply(cluster, &manifest.object).await?;
         // Whoever no longer listens still wants the installation.
         let _ = writeln!(out, "{name} applied");
