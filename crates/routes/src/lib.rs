@@ -42,6 +42,7 @@
 //! | `records` | what writers share: every key, and the marks |
 //! | `merge` | which of two accounts of one key wins |
 //! | `claims` | the id index, which readers use without locks |
+//! | `recent` | what changed lately, for peers that are behind |
 //! | `graves` | tombstones and when they may go |
 //! | [`waking`] | why a sandbox was not woken: the one list for those who wake and those who ask |
 
@@ -50,6 +51,7 @@ mod graves;
 mod merge;
 pub mod message;
 pub mod outcome;
+mod recent;
 mod records;
 pub mod route;
 pub mod table;
@@ -60,5 +62,5 @@ pub mod waking;
 pub use message::{Deletion, Message, Snapshot, Writer};
 pub use outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync};
 pub use route::{Address, Gate, Route, State, TokenHash, keep};
-pub use table::{Ear, Limits, Refused, StaleReport, Stats, Table};
+pub use table::{Changes, Ear, Everything, Limits, Refused, StaleReport, Stats, Table};
 pub use waking::WakeError;

@@ -2,7 +2,12 @@
 //!
 //! One writer at a time works here. Readers see the published index only.
 
-use std::{collections::HashMap, ptr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ptr,
+    sync::Arc,
+    time::Duration,
+};
 
 use model::{Name, Namespace, SandboxId, Uid, Version};
 
@@ -10,10 +15,11 @@ use crate::{
     claims::{Claims, Published},
     graves::Graves,
     merge::{Marks, Slot, Upsert, judge_delete, judge_upsert},
-    message::{Snapshot, Writer},
+    message::{Deletion, Message, Snapshot, Writer},
     outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync},
+    recent::Recent,
     route::{Route, keep},
-    table::{Limits, Stats},
+    table::{Changes, Everything, Limits, Stats},
 };
 
 /// How many steps one mutation spends on tombstones. It leaves at most one, and one takes at most
@@ -24,13 +30,21 @@ const SWEEP_STEPS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Records {
     /// Two levels, so that a namespace's text is kept once however many routes it has.
-    spaces: HashMap<Namespace, HashMap<Name, Slot>>,
+    spaces: HashMap<Namespace, HashMap<Name, Kept>>,
     live: usize,
     claims: Claims,
     graves: Graves,
+    recent: Recent,
     marks: Marks,
     watched: Version,
     counts: Counts,
+}
+
+/// What is known of a key, and the stamp of its last change.
+#[derive(Debug)]
+struct Kept {
+    slot: Slot,
+    stamp: u64,
 }
 
 /// A snapshot made ready before the lock is taken: one route for each key, in order.
@@ -74,6 +88,7 @@ impl Records {
             live: 0,
             claims: Claims::default(),
             graves: Graves::new(limits.retention, limits.max_tombstones),
+            recent: Recent::new(limits.max_recent),
             marks: Marks::default(),
             watched: Version::ZERO,
             counts: Counts::default(),
@@ -81,7 +96,7 @@ impl Records {
     }
 
     fn slot(&self, namespace: &Namespace, name: &Name) -> Option<&Slot> {
-        self.spaces.get(namespace)?.get(name)
+        Some(&self.spaces.get(namespace)?.get(name)?.slot)
     }
 
     pub(crate) fn find(&self, namespace: &Namespace, name: &Name) -> Option<Arc<Route>> {
@@ -93,8 +108,8 @@ impl Records {
 
     pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
         let mut routes = Vec::with_capacity(self.live);
-        for slot in self.spaces.values().flat_map(HashMap::values) {
-            match slot {
+        for kept in self.spaces.values().flat_map(HashMap::values) {
+            match &kept.slot {
                 Slot::Live { route, .. } => routes.push(Arc::clone(route)),
                 Slot::Dead { .. } => {}
             }
@@ -102,12 +117,67 @@ impl Records {
         routes
     }
 
+    /// See [`crate::Table::since`].
+    pub(crate) fn since(&self, after: Version, told: Option<u64>) -> Option<Changes> {
+        // What a snapshot or a collected tombstone settled has left no trace.
+        if after < self.marks.base || after < self.marks.floor {
+            return None;
+        }
+        let keys = self.recent.after(after, told)?;
+        let messages = keys.filter_map(|(namespace, name)| {
+            Some(match self.slot(namespace, name)? {
+                Slot::Live { route, .. } => Message::Upsert(Arc::clone(route)),
+                Slot::Dead { version, .. } => Message::Delete(Deletion {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    version: *version,
+                }),
+            })
+        });
+        Some(Changes {
+            messages: messages.collect(),
+            stamp: self.recent.last(),
+            watched: self.watched,
+        })
+    }
+
+    /// See [`crate::Table::everything`].
+    pub(crate) fn everything(&self) -> Everything {
+        let mut deletions = Vec::new();
+        for (namespace, space) in &self.spaces {
+            for (name, kept) in space {
+                match &kept.slot {
+                    Slot::Dead { version, .. } if *version > self.watched => {
+                        deletions.push(Deletion {
+                            namespace: namespace.clone(),
+                            name: name.clone(),
+                            version: *version,
+                        });
+                    }
+                    Slot::Dead { .. } | Slot::Live { .. } => {}
+                }
+            }
+        }
+        Everything {
+            snapshot: Snapshot {
+                version: self.watched,
+                routes: self.routes(),
+            },
+            deletions,
+            stamp: self.recent.last(),
+        }
+    }
+
+    pub(crate) fn watched(&self) -> Version {
+        self.watched
+    }
+
     #[cfg(test)]
     pub(crate) fn tombstones(&self) -> Vec<(Namespace, Name, Version)> {
         let mut tombstones = Vec::new();
         for (namespace, space) in &self.spaces {
-            for (name, slot) in space {
-                match slot {
+            for (name, kept) in space {
+                match &kept.slot {
                     Slot::Dead { version, .. } => {
                         tombstones.push((namespace.clone(), name.clone(), *version));
                     }
@@ -216,6 +286,9 @@ impl Records {
     ) -> Resync {
         let (mut changed, mut deleted, mut newer) = (0, 0, 0);
         let is_older = listed.version < self.marks.base;
+        if !is_older {
+            self.recent.settle(listed.version);
+        }
         for route in &listed.routes {
             if route.version > listed.version || route.version == Version::ZERO {
                 // Newer than the list, so a delta like any other, even if the list is too old;
@@ -248,14 +321,16 @@ impl Records {
             live,
             claims,
             graves,
+            recent,
             ..
         } = self;
         spaces.retain(|namespace, space| {
-            space.retain(|name, slot| {
+            space.retain(|name, Kept { slot, stamp }| {
                 if slot.version() > listed.version || listed.names(namespace, name) {
                     return true;
                 }
                 // No tombstone: from here on the base refuses all that one would.
+                recent.forget(*stamp);
                 match slot {
                     Slot::Live { route, .. } => {
                         claims.change(published, Some(route), None);
@@ -309,7 +384,9 @@ impl Records {
             };
             self.marks.floor = self.marks.floor.max(version);
             if let Some(space) = self.spaces.get_mut(&namespace) {
-                space.remove(&name);
+                if let Some(kept) = space.remove(&name) {
+                    self.recent.forget(kept.stamp);
+                }
                 if space.is_empty() {
                     self.spaces.remove(&namespace);
                 }
@@ -320,7 +397,8 @@ impl Records {
     /// The own watch says the same as a peer did.
     fn vouch(&mut self, route: &Route) {
         let space = self.spaces.get_mut(&route.namespace);
-        match space.and_then(|space| space.get_mut(&route.name)) {
+        let kept = space.and_then(|space| space.get_mut(&route.name));
+        match kept.map(|kept| &mut kept.slot) {
             Some(Slot::Live { writer, .. }) => *writer = Writer::Watch,
             Some(Slot::Dead { .. }) | None => {}
         }
@@ -350,7 +428,21 @@ impl Records {
     }
 
     fn set(&mut self, namespace: Namespace, name: Name, slot: Slot) -> Option<Slot> {
-        self.spaces.entry(namespace).or_default().insert(name, slot)
+        let version = slot.version();
+        let key = (namespace.clone(), name.clone());
+        let space = self.spaces.entry(namespace).or_default();
+        match space.entry(name) {
+            Entry::Occupied(mut kept) => {
+                let kept = kept.get_mut();
+                kept.stamp = self.recent.note(Some(kept.stamp), key, version);
+                Some(std::mem::replace(&mut kept.slot, slot))
+            }
+            Entry::Vacant(none) => {
+                let stamp = self.recent.note(None, key, version);
+                none.insert(Kept { slot, stamp });
+                None
+            }
+        }
     }
 
     /// Every decoded message has its own copies of the same few words; the table keeps one.

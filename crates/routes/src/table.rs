@@ -24,7 +24,7 @@ use crate::{
     route::{Route, State, keep},
 };
 
-/// How long and how many tombstones are kept.
+/// How long and how much of the past is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The least age at which a tombstone may go.
@@ -32,6 +32,8 @@ pub struct Limits {
     /// Above this many, those that the own watch has passed go without waiting for that age, and
     /// deletes of unknown keys leave none.
     pub max_tombstones: usize,
+    /// Of how many keys the last change is remembered, to be told to a peer that is behind.
+    pub max_recent: usize,
 }
 
 impl Default for Limits {
@@ -39,6 +41,7 @@ impl Default for Limits {
         Self {
             retention: Duration::from_secs(300),
             max_tombstones: 1 << 20,
+            max_recent: 1 << 16,
         }
     }
 }
@@ -81,6 +84,28 @@ pub enum StaleReport {
     Superseded(Arc<Route>),
     /// The id does not lead to that sandbox any more.
     Gone,
+}
+
+/// What changed in a table, for a peer that is behind.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Each key once, as it is now, in the order of the last changes.
+    pub messages: Vec<Message>,
+    /// Names this moment: who has taken these asks for what came after.
+    pub stamp: u64,
+    /// Everything up to this version that is newer than what was asked for is among them.
+    pub watched: Version,
+}
+
+/// All that a table knows, for a peer that knows nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Everything {
+    /// Every route, as of how far the own watch has come. Newer ones are among them.
+    pub snapshot: Snapshot,
+    /// Tombstones newer than the snapshot, which it cannot express.
+    pub deletions: Vec<Deletion>,
+    /// Names this moment, as that of [`Changes`].
+    pub stamp: u64,
 }
 
 /// A look at a table from outside.
@@ -238,6 +263,39 @@ impl Table {
         let mut records = self.records.lock();
         records.watch_passed(version);
         self.sweep(&mut records, now);
+    }
+
+    /// How far the own watch has passed: everything up to this version is here.
+    #[must_use]
+    pub fn watched(&self) -> Version {
+        self.records.lock().watched()
+    }
+
+    /// Whatever this table knows that is newer than a version: routes and tombstones. Who was told
+    /// before names the stamp of that, and is told only what changed after it.
+    ///
+    /// Nothing if the table cannot vouch for that: it is not synced, or has forgotten some of it. Then
+    /// only [`Table::everything`] will do. Waits for writers: not for the request path.
+    #[must_use]
+    pub fn since(&self, after: Version, told: Option<u64>) -> Option<Changes> {
+        let records = self.records.lock();
+        self.synced().then(|| records.since(after, told)).flatten()
+    }
+
+    /// All that this table knows; nothing if it is not synced. The same tables give the same order.
+    /// Waits for writers: not for the request path.
+    #[must_use]
+    pub fn everything(&self) -> Option<Everything> {
+        let records = self.records.lock();
+        let mut all = self.synced().then(|| records.everything())?;
+        drop(records);
+        all.snapshot.routes.sort_unstable_by(|a, b| {
+            (a.version, &a.namespace, &a.name).cmp(&(b.version, &b.namespace, &b.name))
+        });
+        all.deletions.sort_unstable_by(|a, b| {
+            (a.version, &a.namespace, &a.name).cmp(&(b.version, &b.namespace, &b.name))
+        });
+        Some(all)
     }
 
     /// The address of this version of a route did not answer. Withholds it, and only it: a newer

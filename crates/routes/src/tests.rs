@@ -11,6 +11,7 @@ mod history;
 mod ids;
 mod readers;
 mod rules;
+mod since;
 mod tombstones;
 
 pub(crate) const NOW: Duration = Duration::ZERO;

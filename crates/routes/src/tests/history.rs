@@ -63,6 +63,7 @@ impl World {
         let limits = Limits {
             retention: Duration::from_secs(60),
             max_tombstones,
+            ..Limits::default()
         };
         let table = Table::new(limits);
         table.replace_all(listing(Version::ZERO, []), NOW);

@@ -10,6 +10,7 @@ fn synced(max_tombstones: usize) -> Table {
     let table = Table::new(Limits {
         retention: RETENTION,
         max_tombstones,
+        ..Limits::default()
     });
     table.replace_all(listing(Version::ZERO, []), NOW);
     table
