@@ -1,0 +1,524 @@
+//! What a mesh decides, without time, network, threads or randomness of its own.
+//!
+//! Whoever drives it brings links, frames, the own sayings and the time, and does what
+//! [`Core::outputs`] says. The transport does so over TLS; the simulator over nothing at all.
+//!
+//! A link has two ends that do different things, so a pair of processes has two of them:
+//!
+//! ```text
+//!  who dialled                                          who was dialled
+//!     ── Hello ──▶                                        ◀── Hello ──
+//!     ── Push (own writes; empty: I am there) ──▶
+//!                                                         ◀── Ack (applied up to here; my watch) ──
+//!     ── Ask (I am at W, and was told up to stamp S) ──▶
+//!                                                         ◀── Part … ──
+//!     ── More ──▶                                         ◀── Part, the last ──
+//!     ── Datagram (membership) ──▶
+//! ```
+//!
+//! So every frame that can be large is asked for or acknowledged before the next, and nothing piles
+//! up for who does not read.
+//!
+//! **Standing.** A peer is in good standing while its oldest push without acknowledgement is younger
+//! than `ack_timeout`, and it lacks nothing that was not pushed to it (because its link was made
+//! later, or it fell out of the ring) unless its own watch has passed that. Only those in good
+//! standing are waited for.
+//!
+//! | Module | What it holds |
+//! |---|---|
+//! | `link` | what is known of one link |
+//! | `ring` | what this process has said |
+//! | `speak` | pushing, acknowledging, standing, waiting |
+//! | `sync` | asking, answering, taking everything |
+//! | `targets` | whom to dial, and when |
+//! | `members` | who is there |
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use model::Version;
+use rand_next::{RngExt as _, SeedableRng as _, rngs::SmallRng};
+use routes::{Message, Outcome};
+
+use crate::{
+    book::{Book, Heard},
+    frame::{FORMAT, Frame, Hello, MAGIC, Numbered, Push},
+    options::Options,
+    stats::{Counts, Stats},
+    why::Why,
+};
+
+mod link;
+mod members;
+mod ring;
+mod speak;
+mod sync;
+mod targets;
+
+use link::{Link, Peer};
+pub use link::{LinkId, Side};
+use members::Members;
+use ring::Ring;
+pub use speak::WaitId;
+use speak::Waits;
+use sync::Joining;
+use targets::Targets;
+
+/// How long the other side may take to say hello.
+const HELLO: Duration = Duration::from_secs(2);
+/// About how many peers and reasons it is remembered that people were told.
+const MOST_TOLD: usize = 1024;
+
+/// What a driver has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send this over a link, after all that was sent before.
+    Send(LinkId, Numbered),
+    /// End a link, after what was sent. It is not heard of again.
+    Close(LinkId, Why),
+    /// Make a link: say [`Core::link_up`] or [`Core::unreachable`].
+    Dial(SocketAddr),
+    /// Somebody's wait is over. Answers whether every known peer has heard, not only those in good
+    /// standing.
+    Heard(WaitId, bool),
+    /// Tell people, once, that a peer is refused. The port of one who dialled means nothing.
+    Complain(SocketAddr, Why),
+}
+
+/// Who this process is, and what it stands on.
+#[derive(Debug)]
+pub struct Ground {
+    /// A number that no other process has.
+    pub process: u64,
+    /// Its table, if it has one.
+    pub book: Option<Arc<dyn Book>>,
+    /// Who hears what peers say, besides the table.
+    pub ear: Option<Arc<dyn Heard>>,
+    /// What choices are made with: the same for the same.
+    pub seed: u64,
+}
+
+/// What a mesh decides.
+#[derive(Debug)]
+pub struct Core {
+    options: Options,
+    ground: Ground,
+    rng: SmallRng,
+    links: BTreeMap<LinkId, Link>,
+    last_link: u64,
+    targets: Targets,
+    members: Members,
+    ring: Ring,
+    waits: Waits,
+    /// All that any peer vouched for up to here was taken.
+    vouched: Version,
+    /// A peer had forgotten what is newer than the own mark, and was itself this far.
+    behind: Option<Version>,
+    joining: Option<Joining>,
+    /// Whom to ask next.
+    turns: Vec<LinkId>,
+    next_round: Duration,
+    rounds: u64,
+    told: BTreeSet<(SocketAddr, Why)>,
+    counts: Counts,
+    outputs: VecDeque<Output>,
+    is_leaving: bool,
+}
+
+impl Core {
+    /// A process that knows nobody yet.
+    #[must_use]
+    pub fn new(options: Options, ground: Ground, now: Duration) -> Self {
+        let mut rng = SmallRng::seed_from_u64(ground.seed);
+        let members = Members::new(ground.process, options.address, rng.random());
+        Self {
+            ring: Ring::new(options.max_said),
+            next_round: now + options.sync_interval,
+            targets: Targets::new(options.address),
+            options,
+            ground,
+            rng,
+            links: BTreeMap::new(),
+            last_link: 0,
+            members,
+            waits: Waits::default(),
+            vouched: Version::ZERO,
+            behind: None,
+            joining: None,
+            turns: Vec::new(),
+            rounds: 0,
+            told: BTreeSet::new(),
+            counts: Counts::default(),
+            outputs: VecDeque::new(),
+            is_leaving: false,
+        }
+    }
+
+    /// Where others are said to be.
+    pub fn seeds(&mut self, seeds: BTreeSet<SocketAddr>, now: Duration) {
+        self.targets.seeds = seeds;
+        self.look_whom_to_dial(now);
+    }
+
+    /// A link was made. Whoever made it is known by its key.
+    pub fn link_up(&mut self, side: Side, now: Duration) -> LinkId {
+        self.last_link += 1;
+        let id = LinkId(self.last_link);
+        if let Side::Dialled(to) = side {
+            self.targets.connected(to, id);
+        }
+        let same = self.links.values().filter(|link| link.same_side(side));
+        let crowded = same.count() >= self.options.max_links;
+        self.links.insert(id, Link::new(side, now));
+        if crowded {
+            self.close(id, Why::TooMany, now);
+        } else if self.is_leaving {
+            self.close(id, Why::Leaving, now);
+        } else {
+            let hello = self.hello();
+            self.send(id, Frame::Hello(hello), now);
+        }
+        id
+    }
+
+    /// A link could not be made.
+    pub fn unreachable(&mut self, to: SocketAddr, why: Why, now: Duration) {
+        self.count_end(to, why);
+        self.targets.failed(to, now, &mut self.rng);
+        self.look_whom_to_dial(now);
+    }
+
+    /// Somebody who dialled was refused before there was a link.
+    pub fn refused(&mut self, from: SocketAddr, why: Why) {
+        self.count_end(SocketAddr::new(from.ip(), 0), why);
+    }
+
+    /// A link ended by itself, or what it brought could not be read.
+    pub fn link_down(&mut self, id: LinkId, why: Why, now: Duration) {
+        let Some(link) = self.links.remove(&id) else {
+            return;
+        };
+        self.count_end(link.side.shown(), why);
+        if self.joining.as_ref().is_some_and(|j| j.link == id) {
+            self.joining = None;
+        }
+        if let Side::Dialled(to) = link.side {
+            // One that worked is made again soon; one that never did waits longer each time.
+            self.targets
+                .ended(to, id, link.peer.is_some(), why, now, &mut self.rng);
+        }
+        self.look_whom_to_dial(now);
+        self.settle(now);
+    }
+
+    /// A frame came.
+    pub fn receive(&mut self, id: LinkId, numbered: Numbered, now: Duration) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        if numbered.number != link.next_in {
+            return self.close(id, Why::Sequence, now);
+        }
+        link.next_in += 1;
+        link.heard_at = now;
+        let (is_known, is_ours) = (link.peer.is_some(), matches!(link.side, Side::Dialled(_)));
+        match (numbered.frame, is_known, is_ours) {
+            (Frame::Hello(hello), false, _) => self.take_hello(id, &hello, now),
+            (Frame::Push(push), true, false) => self.take_push(id, push, now),
+            (Frame::Ack(ack), true, true) => self.take_ack(id, ack, now),
+            (Frame::Ask(ask), true, false) => self.answer(id, ask, now),
+            (Frame::More(more), true, false) => self.continue_answer(id, more.round, now),
+            (Frame::Part(part), true, true) => self.take_part(id, part, now),
+            (Frame::Datagram(data), true, false) => {
+                if self.members.datagram(&data, now) {
+                    self.look_whom_to_dial(now);
+                } else {
+                    self.close(id, Why::Garbage, now);
+                }
+            }
+            (
+                Frame::Hello(_)
+                | Frame::Push(_)
+                | Frame::Ack(_)
+                | Frame::Ask(_)
+                | Frame::More(_)
+                | Frame::Part(_)
+                | Frame::Datagram(_),
+                _,
+                _,
+            ) => self.close(id, Why::Unexpected, now),
+        }
+    }
+
+    /// This process has written something.
+    pub fn say(&mut self, message: Message, now: Duration) {
+        if let Some(book) = &self.ground.book {
+            book.apply(message.clone(), now);
+        }
+        self.counts.said += 1;
+        self.ring.push(message, now);
+        self.pump_all(now);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Duration) {
+        let mut late = Vec::new();
+        let mut idle = Vec::new();
+        for (id, link) in &self.links {
+            let silence = self.options.silence;
+            if link.peer.is_none() && now >= link.since + HELLO
+                || now >= link.heard_at + silence
+                || link.asked.is_some_and(|asked| now >= asked.at + silence)
+            {
+                late.push(*id);
+            } else if link.is_speaking() && now >= link.sent_at + self.options.sync_interval {
+                idle.push(*id);
+            }
+        }
+        for id in late {
+            self.close(id, Why::Silent, now);
+        }
+        for id in idle {
+            // Acknowledged like any other: so each knows how far the other has come.
+            self.push(id, Vec::new(), now);
+        }
+        self.members.tick(now);
+        self.look_whom_to_dial(now);
+        if now >= self.next_round {
+            self.next_round = now + self.options.sync_interval;
+            self.begin_round(now);
+        }
+        self.settle(now);
+    }
+
+    /// When [`Core::tick`] has something to do next.
+    #[must_use]
+    pub fn next_wake(&self) -> Duration {
+        let links = self.links.values().flat_map(|link| {
+            let silent = link.heard_at + self.options.silence;
+            let hello = link.peer.is_none().then_some(link.since + HELLO);
+            let keep = link.sent_at + self.options.sync_interval;
+            let keep = link.is_speaking().then_some(keep);
+            [Some(silent), hello, keep, self.late_at(link)]
+        });
+        let rest = [self.members.next_wake(), self.targets.next_wake()];
+        let all = links.chain(rest).flatten();
+        all.fold(self.next_round, Duration::min)
+    }
+
+    /// What is to be done, in this order.
+    pub fn outputs(&mut self) -> impl Iterator<Item = Output> {
+        std::mem::take(&mut self.outputs).into_iter()
+    }
+
+    /// Says that this process leaves, and ends all links.
+    pub fn leave(&mut self, now: Duration) {
+        self.is_leaving = true;
+        self.members.leave(now);
+        self.send_datagrams(now);
+        for id in self.links.keys().copied().collect::<Vec<_>>() {
+            self.close(id, Why::Leaving, now);
+        }
+    }
+
+    /// A look from outside.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (alive, suspect, down) = self.members.count();
+        let mut stats = Stats {
+            alive,
+            suspect,
+            down,
+            counts: self.counts.clone(),
+            ..Stats::default()
+        };
+        let mut ahead = Version::ZERO;
+        for link in self.links.values() {
+            let Some(peer) = &link.peer else { continue };
+            ahead = ahead.max(peer.watched);
+            match link.side {
+                Side::Accepted(_) => stats.accepted += 1,
+                Side::Dialled(_) => {
+                    stats.dialled += 1;
+                    if peer.listens {
+                        stats.in_standing += usize::from(link.in_standing);
+                        stats.listeners += 1;
+                        let unheard = self.ring.next().saturating_sub(link.acked);
+                        stats.unheard = stats.unheard.max(unheard);
+                    }
+                }
+            }
+        }
+        let own = self.watched();
+        if ahead.incarnation() == own.incarnation() {
+            stats.behind = ahead.sequence().saturating_sub(own.sequence());
+        }
+        stats
+    }
+
+    /// How far the own watch has come.
+    fn watched(&self) -> Version {
+        match (&self.ground.book, &self.ground.ear) {
+            (Some(book), _) => book.watched(),
+            (None, Some(ear)) => ear.watched(),
+            (None, None) => Version::ZERO,
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            magic: MAGIC.to_owned(),
+            format: FORMAT,
+            cluster: self.options.cluster.clone(),
+            process: self.ground.process,
+            role: self.options.role,
+            address: self.options.address,
+            listens: self.ground.book.is_some() || self.ground.ear.is_some(),
+            keeps: self.ground.book.is_some(),
+            watched: self.watched(),
+        }
+    }
+
+    fn take_hello(&mut self, id: LinkId, hello: &Hello, now: Duration) {
+        let why = if hello.magic != MAGIC {
+            Some(Why::Protocol)
+        } else if hello.format != FORMAT {
+            Some(Why::Format)
+        } else if hello.cluster != self.options.cluster {
+            Some(Why::Cluster)
+        } else if hello.process == self.ground.process {
+            Some(Why::Myself)
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return self.close(id, why, now);
+        }
+        let Some(side) = self.links.get(&id).map(|link| link.side) else {
+            return;
+        };
+        // Of two links of one kind to one process, who dialled keeps the older and who was dialled
+        // the newer: the older one may be a process's that does not know yet that it was cut off.
+        let other = self.links.iter().find(|(other, link)| {
+            **other != id
+                && link.same_side(side)
+                && link
+                    .peer
+                    .as_ref()
+                    .is_some_and(|p| p.process == hello.process)
+        });
+        match (other.map(|(other, _)| *other), side) {
+            (Some(_), Side::Dialled(_)) => return self.close(id, Why::Double, now),
+            (Some(other), Side::Accepted(_)) => self.close(other, Why::Double, now),
+            (None, _) => {}
+        }
+        let (process, address, keeps) = (hello.process, hello.address, hello.keeps);
+        let watched = hello.watched;
+        if let Some(link) = self.links.get_mut(&id) {
+            link.peer = Some(Peer::new(hello));
+        }
+        self.members.met(process, address, now);
+        match side {
+            Side::Accepted(_) => self.targets.met(address),
+            Side::Dialled(to) => {
+                self.targets.worked(to);
+                self.begin_speaking(id, watched, now);
+                if keeps {
+                    self.ask(id, now);
+                }
+            }
+        }
+        self.look_whom_to_dial(now);
+    }
+
+    /// Takes what a peer says, and counts what becomes of it.
+    fn take_message(&mut self, message: Message, now: Duration) {
+        self.counts.received += 1;
+        if let Some(ear) = &self.ground.ear {
+            match &message {
+                Message::Upsert(_) | Message::Delete(_) => ear.heard(&message),
+                Message::Unreadable(_) => {}
+            }
+        }
+        let outcome = match &self.ground.book {
+            Some(book) => book.apply(message, now),
+            None => match message {
+                Message::Unreadable(why) => Outcome::Invalid(why),
+                Message::Upsert(_) | Message::Delete(_) => {
+                    self.counts.applied += 1;
+                    return;
+                }
+            },
+        };
+        match outcome {
+            Outcome::Applied(_) => self.counts.applied += 1,
+            Outcome::Ignored(_) => self.counts.ignored += 1,
+            Outcome::Invalid(_) => self.counts.invalid += 1,
+        }
+    }
+
+    fn push(&mut self, id: LinkId, messages: Vec<Message>, now: Duration) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let first = link.cursor;
+        link.cursor += messages.len() as u64;
+        self.counts.sent += messages.len() as u64;
+        self.send(id, Frame::Push(Push { first, messages }), now);
+    }
+
+    fn send(&mut self, id: LinkId, frame: Frame, now: Duration) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let number = link.next_out;
+        link.next_out += 1;
+        link.sent_at = now;
+        let numbered = Numbered { number, frame };
+        self.outputs.push_back(Output::Send(id, numbered));
+    }
+
+    fn send_datagrams(&mut self, now: Duration) {
+        for (who, data) in self.members.datagrams() {
+            let to = self.links.iter().find(|(_, link)| {
+                link.is_speaking() && link.peer.as_ref().is_some_and(|p| p.process == who.process)
+            });
+            // To who has no link it is lost, as datagrams may be; the link is on its way.
+            if let Some((id, _)) = to {
+                self.send(*id, Frame::Datagram(data), now);
+            }
+        }
+    }
+
+    fn close(&mut self, id: LinkId, why: Why, now: Duration) {
+        if self.links.contains_key(&id) {
+            self.outputs.push_back(Output::Close(id, why));
+            self.link_down(id, why, now);
+        }
+    }
+
+    fn count_end(&mut self, who: SocketAddr, why: Why) {
+        *self.counts.ended.entry(why).or_default() += 1;
+        if why.is_fault() && self.told.len() < MOST_TOLD && self.told.insert((who, why)) {
+            self.outputs.push_back(Output::Complain(who, why));
+        }
+    }
+
+    fn look_whom_to_dial(&mut self, now: Duration) {
+        self.send_datagrams(now);
+        if self.is_leaving {
+            return;
+        }
+        let active = self.members.active().map(|who| who.address);
+        let links = self.links.values().filter(|link| !link.is_speaking());
+        let here = links.filter_map(|link| link.peer.as_ref().map(|p| p.address));
+        let wanted: BTreeSet<SocketAddr> = active.chain(here).collect();
+        for to in self.targets.due(wanted, self.options.max_links, now) {
+            self.outputs.push_back(Output::Dial(to));
+        }
+    }
+}

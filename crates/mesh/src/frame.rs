@@ -1,0 +1,251 @@
+//! What goes over a link, and its form in bytes.
+//!
+//! ```text
+//!   length  u32, of all that follows
+//!   kind    u8
+//!   number  u64, the place of the frame in its direction of its link: 0, 1, 2, …
+//!   body    JSON; a datagram of the membership protocol as it is
+//! ```
+//!
+//! Nothing here trusts the other side: a length is checked before anything is kept, and what cannot
+//! be read is an error of a named kind.
+
+use std::net::SocketAddr;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use model::Version;
+use routes::Message;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::why::Why;
+
+/// The longest frame, in bytes, without its length.
+pub const LONGEST: usize = 1 << 20;
+/// What a hello begins with.
+pub const MAGIC: &str = "dormouse-mesh";
+/// The format of frames. Those who speak another do not speak to each other.
+pub const FORMAT: u32 = 1;
+/// Bytes of the length.
+pub const LENGTH: usize = 4;
+/// Bytes of kind and number.
+const HEAD: usize = 9;
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Role {
+    /// It moves bytes, by a table.
+    Gateway,
+    /// It answers clients of the API.
+    Api,
+    /// It makes things so.
+    Control,
+    /// What this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// What both sides say first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hello {
+    /// [`MAGIC`].
+    pub magic: String,
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Which installation.
+    pub cluster: String,
+    /// A number that no other process has.
+    pub process: u64,
+    /// What it does.
+    pub role: Role,
+    /// Where others reach it.
+    pub address: SocketAddr,
+    /// Whether it wants to be told of changes.
+    pub listens: bool,
+    /// Whether it has a table, and so can be asked what it knows.
+    pub keeps: bool,
+    /// How far its own watch has come.
+    pub watched: Version,
+}
+
+/// Changes that the sender has written itself. None at all says that it is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    /// The number of the first among all that the sender ever said.
+    pub first: u64,
+    /// One after the other.
+    pub messages: Vec<Message>,
+}
+
+/// All pushes so far were applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// The number of the next one.
+    pub next: u64,
+    /// How far the own watch of who acknowledges has come.
+    pub watched: Version,
+}
+
+/// What is asked of who has a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Numbers the questions of a link.
+    pub round: u64,
+    /// What is newer than this.
+    pub after: Version,
+    /// The stamp of the last answer on this link.
+    #[serde(default)]
+    pub told: Option<u64>,
+    /// Everything, whatever is known already.
+    #[serde(default)]
+    pub full: bool,
+}
+
+/// What an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// All that is newer than what was asked for.
+    Changes,
+    /// All there is, as of `watched`.
+    Everything,
+    /// It has forgotten too much to tell what is newer, and could tell everything.
+    Forgotten,
+    /// It knows too little itself.
+    Unsynced,
+}
+
+/// A part of an answer. The next one follows when it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Of the question.
+    pub round: u64,
+    /// What the answer is.
+    pub answer: Answer,
+    /// The next of it.
+    pub messages: Vec<Message>,
+    /// Whether this is the last part.
+    pub last: bool,
+    /// Names the moment, to be told from there on.
+    pub stamp: u64,
+    /// How far the watch of who answers had come at that moment.
+    pub watched: Version,
+}
+
+/// The next part, please.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct More {
+    /// Of the question.
+    pub round: u64,
+}
+
+/// What goes over a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// First, both ways.
+    Hello(Hello),
+    /// From who dialled.
+    Push(Push),
+    /// From who was dialled.
+    Ack(Ack),
+    /// From who dialled.
+    Ask(Ask),
+    /// From who was dialled.
+    Part(Part),
+    /// From who dialled.
+    More(More),
+    /// Of the membership protocol, from who dialled.
+    Datagram(Bytes),
+}
+
+/// A frame with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// Its place in its direction of its link.
+    pub number: u64,
+    /// What it is.
+    pub frame: Frame,
+}
+
+/// The frame is longer than anybody would read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of {0} bytes is too long to be sent")]
+pub struct TooLong(pub usize);
+
+impl Numbered {
+    /// Its bytes, length and all.
+    ///
+    /// # Errors
+    /// If nobody would read it.
+    pub fn encode(&self) -> Result<Bytes, TooLong> {
+        let mut bytes = BytesMut::with_capacity(256);
+        bytes.put_u32(0);
+        bytes.put_u8(self.kind());
+        bytes.put_u64(self.number);
+        let mut body = (&mut bytes).writer();
+        let written = match &self.frame {
+            Frame::Hello(hello) => serde_json::to_writer(&mut body, hello),
+            Frame::Push(push) => serde_json::to_writer(&mut body, push),
+            Frame::Ack(ack) => serde_json::to_writer(&mut body, ack),
+            Frame::Ask(ask) => serde_json::to_writer(&mut body, ask),
+            Frame::Part(part) => serde_json::to_writer(&mut body, part),
+            Frame::More(more) => serde_json::to_writer(&mut body, more),
+            Frame::Datagram(data) => {
+                bytes.put_slice(data);
+                Ok(())
+            }
+        };
+        let length = bytes.len() - LENGTH;
+        // Only a message that could not be read is not written, and none of those is passed on.
+        if written.is_err() || length > LONGEST {
+            return Err(TooLong(length));
+        }
+        let Ok(short) = u32::try_from(length) else {
+            return Err(TooLong(length));
+        };
+        bytes[..LENGTH].copy_from_slice(&short.to_be_bytes());
+        Ok(bytes.freeze())
+    }
+
+    fn kind(&self) -> u8 {
+        match self.frame {
+            Frame::Hello(_) => 1,
+            Frame::Push(_) => 2,
+            Frame::Ack(_) => 3,
+            Frame::Ask(_) => 4,
+            Frame::Part(_) => 5,
+            Frame::More(_) => 6,
+            Frame::Datagram(_) => 7,
+        }
+    }
+
+    /// Reads what follows the length.
+    ///
+    /// # Errors
+    /// If it is nothing of the kind.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Why> {
+        let Some((head, body)) = bytes.split_at_checked(HEAD) else {
+            return Err(Why::Garbage);
+        };
+        let [kind, number @ ..] = head else {
+            return Err(Why::Garbage);
+        };
+        let number = u64::from_be_bytes(number.try_into().map_err(|_| Why::Garbage)?);
+        let frame = match kind {
+            1 => Frame::Hello(read(body)?),
+            2 => Frame::Push(read(body)?),
+            3 => Frame::Ack(read(body)?),
+            4 => Frame::Ask(read(body)?),
+            5 => Frame::Part(read(body)?),
+            6 => Frame::More(read(body)?),
+            7 => Frame::Datagram(Bytes::copy_from_slice(body)),
+            _ => return Err(Why::Garbage),
+        };
+        Ok(Self { number, frame })
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Why> {
+    serde_json::from_slice(body).map_err(|_| Why::Garbage)
+}
