@@ -30,6 +30,7 @@ use crate::{
     route::{Answer, Call, json},
     rung,
     service::E2b,
+    stamp::stamped,
     wire::{Connect, Resume},
 };
 
@@ -108,7 +109,8 @@ async fn answer(call: Call, wake: Wake) -> Answer {
     api.followers
         .have_seen(&sandbox.key(), sandbox.version())
         .await;
-    json(status, &api.render(&sandbox))
+    let response = json(status, &api.render(&sandbox))?;
+    Ok(stamped(response, sandbox.version()))
 }
 
 impl E2b {

@@ -32,6 +32,7 @@ use crate::{
     refusal::Refusal,
     route::{Answer, Call, Made, json},
     service::{Api, E2b},
+    stamp::stamped,
     state::{State, state_of},
     told::Telling,
     wire::NewSandbox,
@@ -82,7 +83,7 @@ async fn create(call: Call, edition: Edition) -> Answer {
         .have_seen(&sandbox.key(), sandbox.version())
         .await;
     let rendered = api.render(&sandbox);
-    let mut response = json(StatusCode::CREATED, &rendered)?;
+    let mut response = stamped(json(StatusCode::CREATED, &rendered)?, sandbox.version());
     if let Some(id) = &sandbox.spec.sandbox_id {
         response.extensions_mut().insert(Made(id.clone()));
     }
@@ -186,6 +187,7 @@ async fn find_or_place(
 ) -> Result<(Placed, bool), NotPlaced> {
     let team = &caller.team;
     if let Some(token) = &order.token {
+        api.seen_of_all(team).await;
         for known in api.roster.find_keyed(team, token.key()) {
             let alive = matches!(
                 state_of(&known),

@@ -4,7 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use model::{
-    Sandbox,
+    Sandbox, Version,
     lifecycle::{OperationKind, Traffic, traffic},
     sandbox::{NetworkPolicy, OperationState},
 };
@@ -17,6 +17,7 @@ use crate::{
     refusal::Refusal,
     route::{Answer, Call, nothing},
     service::E2b,
+    stamp::stamped,
     wire::{NetworkConfig, NetworkUpdate},
 };
 
@@ -115,12 +116,13 @@ pub(crate) async fn update(call: Call) -> Answer {
     check("", &wanted)?;
     let api = Arc::clone(&call.api);
     let work = Arc::clone(&api);
-    api.outlive(async move { replace(&work, &call, &wanted).await })
+    let version = api
+        .outlive(async move { replace(&work, &call, &wanted).await })
         .await?;
-    Ok(nothing())
+    Ok(stamped(nothing(), version))
 }
 
-async fn replace(api: &E2b, call: &Call, wanted: &NetworkPolicy) -> Result<(), Refusal> {
+async fn replace(api: &E2b, call: &Call, wanted: &NetworkPolicy) -> Result<Version, Refusal> {
     let id = call.subject();
     let amended = api
         .amend(&call.caller.team, id, |sandbox| {
@@ -157,7 +159,7 @@ async fn replace(api: &E2b, call: &Call, wanted: &NetworkPolicy) -> Result<(), R
     let key = amended.sandbox.key();
     let applied = |s: Option<&Sandbox>| match s {
         None => Some(Err(Refusal::no_sandbox(id))),
-        Some(s) if s.status.observed_generation >= generation => Some(Ok(())),
+        Some(s) if s.status.observed_generation >= generation => Some(Ok(s.version())),
         Some(s) => s
             .status
             .last_operation

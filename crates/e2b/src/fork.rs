@@ -19,7 +19,8 @@ use auth::{
 use futures_util::future::join_all;
 use http::StatusCode;
 use model::{
-    Key, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, sandbox::SandboxSpec,
+    Key, Name, Namespace, Sandbox, SandboxId, SandboxSnapshot, Spec as _, Version,
+    sandbox::SandboxSpec,
 };
 use plugins::Holds;
 use tokio::{sync::oneshot, time::Instant};
@@ -32,6 +33,7 @@ use crate::{
     route::{Answer, Call, json},
     service::{Api, E2b},
     snapshots::FORK_ANNOTATION,
+    stamp::stamped,
     state::{State, state_of},
     wire::{Fork, ForkError, ForkResult},
 };
@@ -89,10 +91,12 @@ pub(crate) async fn fork(call: Call) -> Answer {
         ))
     })?;
     let mut results = Vec::new();
+    let mut newest = Version::ZERO;
     for child in born {
         results.push(match child {
             Ok(sandbox) => {
                 api.tell_of(&caller, &sandbox).await;
+                newest = newest.max(sandbox.version());
                 ForkResult {
                     sandbox: Some(api.render(&sandbox)),
                     error: None,
@@ -107,7 +111,7 @@ pub(crate) async fn fork(call: Call) -> Answer {
             },
         });
     }
-    json(StatusCode::CREATED, &results)
+    Ok(stamped(json(StatusCode::CREATED, &results)?, newest))
 }
 
 /// A sandbox that is to be.

@@ -142,15 +142,20 @@ impl E2b {
         judge(seen.as_deref()).ok_or(WaitError::DeadlineReached { last: None })
     }
 
-    /// Ends a delivery, whatever state it is in. Answers whether there was one to end.
-    pub(crate) async fn end(&self, key: &Key, id: &SandboxId) -> Result<bool, StoreError> {
+    /// Ends a delivery, whatever state it is in. Answers at which version; nothing if there was none
+    /// to end.
+    pub(crate) async fn end(
+        &self,
+        key: &Key,
+        id: &SandboxId,
+    ) -> Result<Option<Version>, StoreError> {
         for _ in 0..ATTEMPTS {
             let Some(now) = self.store.find(key).await? else {
-                return Ok(false);
+                return Ok(None);
             };
             let sandbox: Sandbox = now;
             if sandbox.spec.sandbox_id.as_ref() != Some(id) || sandbox.metadata.is_deleting() {
-                return Ok(false);
+                return Ok(None);
             }
             let written = match self.given_back(&sandbox) {
                 Some(member) => self.store.update_spec(&member).await.map(|s| s.version()),
@@ -170,10 +175,11 @@ impl E2b {
                     // Who asks next must find it gone; a cache that lags is not a failure to end.
                     let _ = self.catch_up(key, version).await;
                     self.followers.have_seen(key, version).await;
-                    return Ok(true);
+                    return Ok(Some(version));
                 }
                 Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => {}
-                Err(StoreError::NotFound(_)) => return Ok(true),
+                // Somebody else's removal was first: later than what was seen.
+                Err(StoreError::NotFound(_)) => return Ok(Some(sandbox.version())),
                 Err(error) => return Err(error),
             }
         }

@@ -27,9 +27,11 @@
 //! | `audit` | who did what |
 //! | `builds`, `tags` | building templates, and which build a name means |
 //! | `told` | sandboxes of which their owners know more than the cache shows yet |
+//! | `ahead`, `stamp` | what other servers wrote that the cache does not show yet, and how far a client has come |
 //! | `templates`, `teams` | what is read of the rest |
 //! | `meter` | requests by route and ending |
 
+mod ahead;
 mod audit;
 mod body;
 mod builds;
@@ -63,6 +65,7 @@ mod rung;
 mod sampler;
 mod service;
 mod snapshots;
+mod stamp;
 mod state;
 mod tags;
 mod teams;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use model::{
-    Namespace,
+    Namespace, Version,
     lifecycle::{Traffic, traffic},
     sandbox::{OnTimeout, SnapshotType},
 };
@@ -15,6 +15,7 @@ use crate::{
     refusal::Refusal,
     route::{Answer, Call, nothing},
     service::E2b,
+    stamp::stamped,
     state::{State, state_of},
     wire::{Refresh, SetTimeout},
 };
@@ -26,9 +27,10 @@ const MAX_REFRESH: i64 = 3600;
 pub(crate) async fn kill(call: Call) -> Answer {
     let api = Arc::clone(&call.api);
     let work = Arc::clone(&api);
-    api.outlive(async move { work.kill(&call.caller.team, call.subject()).await })
+    let version = api
+        .outlive(async move { work.kill(&call.caller.team, call.subject()).await })
         .await?;
-    Ok(nothing())
+    Ok(stamped(nothing(), version))
 }
 
 /// `POST /sandboxes/{id}/timeout`.
@@ -37,18 +39,19 @@ pub(crate) async fn set_timeout(call: Call) -> Answer {
     let seconds = timeout(&call.api, &call.caller, asked.timeout, 0)?;
     let api = Arc::clone(&call.api);
     let work = Arc::clone(&api);
-    api.outlive(async move {
-        let (team, id) = (&call.caller.team, call.subject());
-        match seconds {
-            0 => work.expire(team, id).await,
-            seconds => {
-                let lasts = Duration::from_secs(seconds.into());
-                work.move_deadline(team, id, lasts).await
+    let version = api
+        .outlive(async move {
+            let (team, id) = (&call.caller.team, call.subject());
+            match seconds {
+                0 => work.expire(team, id).await,
+                seconds => {
+                    let lasts = Duration::from_secs(seconds.into());
+                    work.move_deadline(team, id, lasts).await
+                }
             }
-        }
-    })
-    .await?;
-    Ok(nothing())
+        })
+        .await?;
+    Ok(stamped(nothing(), version))
 }
 
 /// `POST /sandboxes/{id}/refreshes`.
@@ -62,22 +65,23 @@ pub(crate) async fn refresh(call: Call) -> Answer {
         .ok_or_else(|| Refusal::bad_field("duration", format!("use 0 to {MAX_REFRESH} seconds")))?;
     let api = Arc::clone(&call.api);
     let work = Arc::clone(&api);
-    api.outlive(async move {
-        let (team, id) = (&call.caller.team, call.subject());
-        let amended = work.extend(team, id, lasts).await?;
-        match traffic(&amended.sandbox) {
-            Traffic::Running => Ok(()),
-            Traffic::Pausing
-            | Traffic::Paused
-            | Traffic::Resuming
-            | Traffic::Unknown
-            | Traffic::Creating
-            | Traffic::Idle
-            | Traffic::Dead => Err(not_running(id)),
-        }
-    })
-    .await?;
-    Ok(nothing())
+    let version = api
+        .outlive(async move {
+            let (team, id) = (&call.caller.team, call.subject());
+            let amended = work.extend(team, id, lasts).await?;
+            match traffic(&amended.sandbox) {
+                Traffic::Running => Ok(amended.sandbox.version()),
+                Traffic::Pausing
+                | Traffic::Paused
+                | Traffic::Resuming
+                | Traffic::Unknown
+                | Traffic::Creating
+                | Traffic::Idle
+                | Traffic::Dead => Err(not_running(id)),
+            }
+        })
+        .await?;
+    Ok(stamped(nothing(), version))
 }
 
 fn not_running(id: &str) -> Refusal {
@@ -85,8 +89,8 @@ fn not_running(id: &str) -> Refusal {
 }
 
 impl E2b {
-    /// Ends a sandbox. When this returns, nobody finds it any more.
-    pub(crate) async fn kill(&self, team: &Namespace, id: &str) -> Result<(), Refusal> {
+    /// Ends a sandbox. When this returns, nobody finds it any more. Answers at which version.
+    pub(crate) async fn kill(&self, team: &Namespace, id: &str) -> Result<Version, Refusal> {
         let gone = || Refusal::no_sandbox(id);
         let sandbox = self.find(team, id).ok_or_else(gone)?;
         let delivery = sandbox.spec.sandbox_id.as_ref().ok_or_else(gone)?;
@@ -94,14 +98,11 @@ impl E2b {
         if state_of(&sandbox) == State::Ending {
             return Err(gone());
         }
-        match self.end(&sandbox.key(), delivery).await? {
-            true => Ok(()),
-            false => Err(gone()),
-        }
+        self.end(&sandbox.key(), delivery).await?.ok_or_else(gone)
     }
 
-    /// Has happen now what would happen at its deadline.
-    async fn expire(&self, team: &Namespace, id: &str) -> Result<(), Refusal> {
+    /// Has happen now what would happen at its deadline. Answers at which version it had.
+    async fn expire(&self, team: &Namespace, id: &str) -> Result<Version, Refusal> {
         let sandbox = self.find_live(team, id)?;
         match (sandbox.spec.timeouts.on_timeout, state_of(&sandbox)) {
             (_, State::Paused) => Err(not_running(id)),
@@ -114,27 +115,28 @@ impl E2b {
         }
     }
 
-    /// Sets a deadline, sooner or later than it was.
+    /// Sets a deadline, sooner or later than it was. Answers at which version it did.
     async fn move_deadline(
         &self,
         team: &Namespace,
         id: &str,
         lasts: Duration,
-    ) -> Result<(), Refusal> {
-        self.amend(team, id, |sandbox| {
-            match state_of(sandbox) {
-                State::Running => {}
-                State::Paused if traffic(sandbox) == Traffic::Resuming => {}
-                State::Paused => return Err(not_running(id)),
-                State::Creating | State::Ending | State::Gone => {
-                    return Err(Refusal::no_sandbox(id));
+    ) -> Result<Version, Refusal> {
+        let moved = self
+            .amend(team, id, |sandbox| {
+                match state_of(sandbox) {
+                    State::Running => {}
+                    State::Paused if traffic(sandbox) == Traffic::Resuming => {}
+                    State::Paused => return Err(not_running(id)),
+                    State::Creating | State::Ending | State::Gone => {
+                        return Err(Refusal::no_sandbox(id));
+                    }
                 }
-            }
-            let mut next = sandbox.clone();
-            next.spec.timeouts.end_at = Some(self.now().plus(lasts));
-            Ok(Decision::Write(Box::new(next)))
-        })
-        .await?;
-        Ok(())
+                let mut next = sandbox.clone();
+                next.spec.timeouts.end_at = Some(self.now().plus(lasts));
+                Ok(Decision::Write(Box::new(next)))
+            })
+            .await?;
+        Ok(moved.sandbox.version())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cache::WaitError;
 use model::{
-    Generation, Namespace, Sandbox,
+    Generation, Namespace, Sandbox, Version,
     lifecycle::{OperationKind, Traffic, traffic},
     sandbox::{DesiredState, OperationState, SnapshotType},
 };
@@ -17,6 +17,7 @@ use crate::{
     route::{Answer, Call, nothing},
     rung,
     service::E2b,
+    stamp::stamped,
     wire::Pause,
 };
 
@@ -36,19 +37,20 @@ pub(crate) async fn pause(call: Call) -> Answer {
     };
     let api = Arc::clone(&call.api);
     let work = Arc::clone(&api);
-    api.outlive(async move { work.pause(&call.caller.team, call.subject(), kind).await })
+    let version = api
+        .outlive(async move { work.pause(&call.caller.team, call.subject(), kind).await })
         .await?;
-    Ok(nothing())
+    Ok(stamped(nothing(), version))
 }
 
 impl E2b {
-    /// Puts a sandbox to sleep, and waits until it sleeps.
+    /// Puts a sandbox to sleep, and waits until it sleeps. Answers at which version it did.
     pub(crate) async fn pause(
         &self,
         team: &Namespace,
         id: &str,
         kind: SnapshotType,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Version, Refusal> {
         let amended = self
             .amend(team, id, |sandbox| match traffic(sandbox) {
                 Traffic::Running | Traffic::Resuming | Traffic::Unknown => {
@@ -65,9 +67,10 @@ impl E2b {
             .await?;
         let deadline = Instant::now() + self.options.operation_timeout;
         let generation = amended.sandbox.metadata.generation;
+        let key = amended.sandbox.key();
         let waited = self
             .until(
-                &amended.sandbox.key(),
+                &key,
                 &amended.id,
                 amended.sandbox.version(),
                 deadline,
@@ -75,7 +78,11 @@ impl E2b {
             )
             .await;
         match waited {
-            Ok(outcome) => outcome,
+            Ok(outcome) => {
+                let version = outcome?;
+                self.followers.have_seen(&key, version).await;
+                Ok(version)
+            }
             Err(WaitError::DeadlineReached { .. }) => Err(Refusal::took_too_long("put to sleep")),
             Err(error) => Err(error.into()),
         }
@@ -83,12 +90,16 @@ impl E2b {
 }
 
 /// How a pause ended, once it has.
-fn asleep(sandbox: Option<&Sandbox>, id: &str, asked: Generation) -> Option<Result<(), Refusal>> {
+fn asleep(
+    sandbox: Option<&Sandbox>,
+    id: &str,
+    asked: Generation,
+) -> Option<Result<Version, Refusal>> {
     let Some(sandbox) = sandbox else {
         return Some(Err(Refusal::no_sandbox(id)));
     };
     match traffic(sandbox) {
-        Traffic::Paused => Some(Ok(())),
+        Traffic::Paused => Some(Ok(sandbox.version())),
         Traffic::Dead | Traffic::Idle => Some(Err(Refusal::no_sandbox(id))),
         Traffic::Pausing | Traffic::Creating => None,
         // What was wanted has changed since: it could not sleep, or it slept and was woken, or it
@@ -102,7 +113,7 @@ fn asleep(sandbox: Option<&Sandbox>, id: &str, asked: Generation) -> Option<Resu
                     "put to sleep",
                     op.error.as_deref().unwrap_or("it failed"),
                 )),
-                None => Ok(()),
+                None => Ok(sandbox.version()),
             })
         }
         Traffic::Running | Traffic::Resuming | Traffic::Unknown => None,

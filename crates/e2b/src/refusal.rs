@@ -276,6 +276,18 @@ impl Refusal {
         ))
     }
 
+    /// This server has not seen what the client has.
+    pub(crate) fn behind() -> Self {
+        Self::unavailable("this server has not seen the latest change yet: try again")
+    }
+
+    pub(crate) fn bad_version() -> Self {
+        Self::bad_request(
+            "Dormouse-Version: send what an answer of this API gave in the same header, once, or \
+             leave it out",
+        )
+    }
+
     pub(crate) fn too_many_conflicts() -> Self {
         Self::unavailable("the sandbox is being changed by many at once: try again")
     }

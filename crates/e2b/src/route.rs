@@ -233,6 +233,12 @@ impl Route {
         self
     }
 
+    /// Whether it is about sandboxes: those of the caller, or the one that its path names.
+    fn is_of_sandboxes(&self) -> bool {
+        let path = self.path.strip_prefix("/v2").unwrap_or(self.path);
+        path.starts_with("/sandboxes")
+    }
+
     /// Statuses that every route can answer with, for reasons that are not its own.
     const COMMON: &'static [u16] = &[400, 408, 413, 414, 415, 500];
 
@@ -339,11 +345,18 @@ async fn handle(api: &Api, route: &'static Route, request: Request, asked: &mut 
         presented,
     } = authenticate(api, bearer, &parts.headers)?;
     asked.caller = Some(caller.clone());
+    api.seen_by_client(&parts.headers).await?;
+    let path = read_path(&mut parts).await?;
     // Creates wait for nobody else's.
+    if route.is_of_sandboxes() && (route.verb != Verb::Post || !path.is_empty()) {
+        match path.first() {
+            Some(id) => api.seen_of(&caller.team, id).await?,
+            None => api.seen_of_all(&caller.team).await,
+        }
+    }
     if route.path != "/sandboxes" && route.path != "/v2/sandboxes" || route.verb != Verb::Post {
         api.all_shown(&caller.team).await;
     }
-    let path = read_path(&mut parts).await?;
     asked.subject = path.first().cloned();
     let limits = &api.options;
     let body = body::collect(&parts.headers, body, limits.body_bytes, limits.body_timeout).await?;

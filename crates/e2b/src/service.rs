@@ -16,6 +16,7 @@ use store::Store;
 use tokio::time::Instant;
 
 use crate::{
+    ahead::Ahead,
     idempotency::Queues,
     meter::{Meter, RouteStats},
     ports::{Admins, Followers, Images, LogSource, MetricsSource, Nothing, Unsaid},
@@ -229,6 +230,7 @@ pub struct E2b {
     pub(crate) roster: Arc<Roster>,
     pub(crate) queues: Queues,
     pub(crate) told: Told,
+    pub(crate) ahead: Ahead,
     pub(crate) meters: Vec<Meter>,
     /// Writes outlive their clients in here.
     pub(crate) tasks: Tasks,
@@ -319,6 +321,7 @@ impl E2b {
             roster,
             queues: Queues::default(),
             told: Told::default(),
+            ahead: Ahead::default(),
             meters: routes::all().map(|_| Meter::default()).collect(),
             tasks: tasks.clone(),
         }))

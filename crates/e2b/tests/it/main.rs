@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod admins;
+mod ahead;
 mod bad_input;
 mod creates;
 mod foreign;
