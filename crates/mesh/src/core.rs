@@ -254,14 +254,32 @@ impl Core {
         }
     }
 
-    /// This process has written something.
-    pub fn say(&mut self, message: Message, now: Duration) {
-        if let Some(book) = &self.ground.book {
-            book.apply(message.clone(), now);
+    /// This process has written these, one after the other. They are known here from now on.
+    pub fn say(&mut self, messages: impl IntoIterator<Item = Message>, now: Duration) {
+        for message in messages {
+            if let Some(book) = &self.ground.book {
+                book.apply(message.clone(), now);
+            }
+            self.counts.said += 1;
+            self.ring.push(message, now);
         }
-        self.counts.said += 1;
-        self.ring.push(message, now);
         self.pump_all(now);
+    }
+
+    /// Something up to this version was written, and nobody will be told of it.
+    pub fn lose(&mut self, version: Version, now: Duration) {
+        self.counts.overflowed += 1;
+        for link in self.links.values_mut() {
+            link.missed = link.missed.max(Some(version));
+        }
+        self.ring.lose(version);
+        self.settle(now);
+    }
+
+    /// The version a message is about. What cannot be read is about none.
+    #[must_use]
+    pub fn version_of(message: &Message) -> Version {
+        ring::version_of(message)
     }
 
     /// Does what is due.

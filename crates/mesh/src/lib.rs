@@ -23,18 +23,24 @@
 //! | [`core`] | what is decided: pure, driven by the transport and by the simulator |
 //! | [`frame`] | what goes over a link |
 //! | [`book`] | the table and the ear, as seen from here |
+//! | [`mesh`] | the transport: the core, driven over TLS |
+//! | [`wires`] | one link as bytes |
 //! | [`why`] | why links end |
 //! | [`stats`] | counts |
 
 pub mod book;
 pub mod core;
 pub mod frame;
+pub mod mesh;
 pub mod options;
 pub mod stats;
 pub mod why;
+pub mod wires;
 
 pub use book::{Book, Heard};
 pub use frame::Role;
+pub use mesh::{Means, Mesh, Seeds};
 pub use options::Options;
 pub use stats::{Counts, Stats};
 pub use why::Why;
+pub use wires::{ALPN, is_mesh, server_config};

@@ -56,6 +56,11 @@ impl Ring {
         }
     }
 
+    pub(super) fn lose(&mut self, version: Version) {
+        self.lost = self.lost.max(version);
+        self.newest = self.newest.max(version);
+    }
+
     pub(super) fn first(&self) -> u64 {
         self.first
     }
