@@ -15,6 +15,8 @@ use model::{
     Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
 };
 
+use tokio::sync::RwLock;
+
 use crate::{
     base::BASE,
     boot,
@@ -29,7 +31,10 @@ use crate::{
 
 /// Sandboxes on this host.
 #[derive(Debug, Clone)]
-pub struct LocalRuntime(Arc<Engine>);
+pub struct LocalRuntime(Arc<Engine>, Arc<Calls>);
+
+/// Held by each call until it is done; true once the sandboxes are another's.
+type Calls = RwLock<bool>;
 
 impl LocalRuntime {
     /// Opens the engine of a data directory, and adopts the sandboxes that are there. One process
@@ -38,7 +43,17 @@ impl LocalRuntime {
     /// # Errors
     /// If this host lacks something that every sandbox needs; the message names it.
     pub fn open(data_dir: impl AsRef<Path>, options: Options) -> Result<Self, EngineError> {
-        Ok(Self(Arc::new(Engine::open(data_dir.as_ref(), options)?)))
+        let engine = Engine::open(data_dir.as_ref(), options)?;
+        Ok(Self(Arc::new(engine), Arc::default()))
+    }
+
+    /// Leaves the sandboxes to another process: waits for the calls under way, and refuses all that
+    /// come later. Sockets into sandboxes can still be had.
+    pub async fn hand_over(&self) {
+        self.0.tasks.stopping().cancel();
+        *self.1.write().await = true;
+        // Never dropped: what it would tidy up is in use by the other.
+        std::mem::forget(Arc::clone(&self.0));
     }
 
     /// The process on the host that is PID 1 of a sandbox, while it lives. Its namespaces are the
@@ -124,7 +139,16 @@ impl LocalRuntime {
         verb: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
     ) -> Result<T, RuntimeError> {
         let engine = Arc::clone(&self.0);
-        match tokio::task::spawn_blocking(move || verb(&engine)).await {
+        let under_way = Arc::clone(&self.1).read_owned().await;
+        if *under_way {
+            return Err(handed_over());
+        }
+        let verb = move || {
+            let done = verb(&engine);
+            drop(under_way);
+            done
+        };
+        match tokio::task::spawn_blocking(verb).await {
             Ok(result) => result.map_err(RuntimeError::from),
             Err(error) => Err(RuntimeError::Failed(error.to_string().into())),
         }
@@ -187,7 +211,11 @@ impl Runtime for LocalRuntime {
     }
 
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
-        match self.0.thaw_at_once(fence) {
+        let at_once = match self.1.try_read() {
+            Ok(handed_over) if !*handed_over => self.0.thaw_at_once(fence),
+            Ok(_) | Err(_) => None,
+        };
+        match at_once {
             Some(thawed) => Ok(thawed?),
             None => self.run(move |engine| engine.thaw(fence)).await,
         }
@@ -274,6 +302,10 @@ impl Runtime for LocalRuntime {
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.run(move |engine| engine.delete(fence)).await
     }
+}
+
+fn handed_over() -> RuntimeError {
+    RuntimeError::Failed("the sandboxes of this host were handed over to another process".into())
 }
 
 impl Inside for LocalRuntime {

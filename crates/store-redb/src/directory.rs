@@ -23,12 +23,15 @@ use crate::{
     error::OpenError,
 };
 
+/// Where the format number is.
+const FORMAT: &str = "FORMAT";
+
 /// A data directory that this process has for itself.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     /// Released when this goes.
-    _lock: File,
+    lock: File,
 }
 
 impl Directory {
@@ -55,8 +58,24 @@ impl Directory {
         }
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Gives the directory back.
+    pub(crate) fn release(self) {
+        // Said aloud: a process that was just forked has the file too, until it executes something.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "the lock on the store is released when this process ends");
+        }
+    }
+
+    /// Whether this version reads what is in a directory that another process may have.
+    pub(crate) fn check(path: &Path) -> Result<(), OpenError> {
+        match read_format(path)? {
+            None | Some(FORMAT_NOW) => Ok(()),
+            Some(found) => Err(unknown_format(path, found)),
+        }
     }
 
     pub(crate) fn database(&self) -> PathBuf {
@@ -75,19 +94,12 @@ impl Directory {
         let exists = database
             .try_exists()
             .map_err(OpenError::io("look for", &database))?;
-        match (self.read_format()?, exists) {
+        match (read_format(&self.path)?, exists) {
             (Some(FORMAT_NOW), true) => Ok(()),
             (Some(FORMAT_NOW), false) => Err(OpenError::Missing(database)),
-            // A later format adds its arm here: copy `store/` beside itself, then go forward.
-            (Some(found), _) if found > FORMAT_NOW => Err(OpenError::NewerFormat {
-                path: self.format(),
-                found,
-                supported: FORMAT_NOW,
-            }),
-            (Some(found), _) => Err(OpenError::UnreadableFormat {
-                path: self.format(),
-                content: found.to_string(),
-            }),
+            // A later format adds its arm here, and in `check`: copy `store/` beside itself, then go
+            // forward.
+            (Some(found), _) => Err(unknown_format(&self.path, found)),
             // A crash came between the database and FORMAT; the database is whole.
             (None, true) => self.write_format(),
             (None, false) => {
@@ -136,25 +148,9 @@ impl Directory {
             .map_err(OpenError::io("put in place", &database))
     }
 
-    fn format(&self) -> PathBuf {
-        self.path.join("FORMAT")
-    }
-
-    fn read_format(&self) -> Result<Option<u32>, OpenError> {
-        let path = self.format();
-        match fs::read_to_string(&path) {
-            Ok(content) => match content.trim().parse() {
-                Ok(number) => Ok(Some(number)),
-                Err(_) => Err(OpenError::UnreadableFormat { path, content }),
-            },
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(OpenError::io("read", path)(e)),
-        }
-    }
-
     /// Promises that the directory is complete.
     pub(crate) fn write_format(&self) -> Result<(), OpenError> {
-        let path = self.format();
+        let path = self.path.join(FORMAT);
         kit::durable::write_file(&path, format!("{FORMAT_NOW}\n").as_bytes(), 0o644)
             .map_err(OpenError::io("write", path))
     }
@@ -184,5 +180,32 @@ impl Directory {
         let path = self.incarnation();
         kit::durable::write_file(&path, format!("{}\n", incarnation.0).as_bytes(), 0o600)
             .map_err(OpenError::io("write", path))
+    }
+}
+
+fn read_format(directory: &Path) -> Result<Option<u32>, OpenError> {
+    let path = directory.join(FORMAT);
+    match fs::read_to_string(&path) {
+        Ok(content) => match content.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(OpenError::UnreadableFormat { path, content }),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(OpenError::io("read", path)(e)),
+    }
+}
+
+fn unknown_format(directory: &Path, found: u32) -> OpenError {
+    let path = directory.join(FORMAT);
+    match found > FORMAT_NOW {
+        true => OpenError::NewerFormat {
+            path,
+            found,
+            supported: FORMAT_NOW,
+        },
+        false => OpenError::UnreadableFormat {
+            path,
+            content: found.to_string(),
+        },
     }
 }

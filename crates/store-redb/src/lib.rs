@@ -37,6 +37,7 @@ use std::{
 use async_trait::async_trait;
 use kit::{Clock, Entropy};
 use model::{Key, Uid, Version};
+use parking_lot::Mutex;
 use redb::Database;
 use store::{
     Change, Deletion, Draft, Listing, Outcome, Precondition, Query, Record, Scope, Store,
@@ -82,6 +83,15 @@ impl Default for Options {
     }
 }
 
+/// Whether this version can open the store of a data directory, as far as that can be seen while
+/// another process has it.
+///
+/// # Errors
+/// If its format is another, or cannot be read.
+pub fn check(directory: &Path) -> Result<(), OpenError> {
+    Directory::check(directory)
+}
+
 /// A store in a data directory.
 #[derive(Debug)]
 pub struct RedbStore {
@@ -90,7 +100,7 @@ pub struct RedbStore {
     writer: Option<(mpsc::Sender<Message>, JoinHandle<()>)>,
     entropy: Arc<Entropy>,
     /// Held until the writer has closed the file.
-    _directory: Option<Directory>,
+    directory: Mutex<Option<Directory>>,
 }
 
 impl RedbStore {
@@ -139,6 +149,7 @@ impl RedbStore {
             head,
             last_batch: 0,
             doubt: None,
+            leaving: None,
         };
         let thread = thread::Builder::new()
             .name("store-writer".into())
@@ -148,8 +159,24 @@ impl RedbStore {
             shared,
             writer: Some((sender, thread)),
             entropy,
-            _directory: directory,
+            directory: Mutex::new(directory),
         })
+    }
+
+    /// Closes the store for good, so that another process can open it: waits for the batch in flight
+    /// and releases the file. Whoever asks after that is told that it is unavailable; watches hear
+    /// nothing more.
+    pub async fn close(&self) {
+        if let Some((writer, _)) = &self.writer {
+            let (reply, closed) = oneshot::channel();
+            // One that has ended has closed the file.
+            if writer.send(Message::Close(reply)).await.is_ok() {
+                let _ = closed.await;
+            }
+        }
+        if let Some(directory) = self.directory.lock().take() {
+            directory.release();
+        }
     }
 
     /// The last version that is durable and that watchers can see.

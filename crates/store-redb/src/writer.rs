@@ -44,6 +44,8 @@ const PATIENCE: u32 = 32;
 const RETRY_TICKS: u32 = 40;
 /// How soon requests are refused while it is closed.
 const TICK: Duration = Duration::from_millis(25);
+/// What who comes too late is told.
+const CLOSED: &str = "the store is closed: this process has handed it over, or ends";
 
 /// What the writer is asked.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub(crate) enum Message {
     Write(Box<Request>, Reply),
     /// To look after the database: a read failed.
     Check,
+    /// To end, and to say so.
+    Close(oneshot::Sender<()>),
 }
 
 pub(crate) type Answer = Result<Effect, StoreError>;
@@ -71,6 +75,8 @@ pub(crate) struct Writer {
     pub(crate) last_batch: usize,
     /// A commit that failed in a way that leaves open whether it happened.
     pub(crate) doubt: Option<Doubt>,
+    /// Who asked for the end.
+    pub(crate) leaving: Option<oneshot::Sender<()>>,
 }
 
 /// What watchers must still be told if the disk turns out to have it.
@@ -110,18 +116,33 @@ enum Found {
 }
 
 impl Writer {
-    /// Serves until the store is dropped.
+    /// Serves until the store is closed or dropped.
     pub(crate) fn run(mut self) {
-        while let Some(first) = self.next() {
+        while self.leaving.is_none()
+            && let Some(first) = self.next()
+        {
             let open = match first {
                 Message::Write(request, reply) => self.serve(request, reply),
                 Message::Check => self.check(),
+                Message::Close(done) => {
+                    self.leaving = Some(done);
+                    break;
+                }
             };
             if !open && !self.wait_until_open() {
                 break;
             }
         }
-        self.shared.close("the store is closed");
+        self.shared.close(CLOSED);
+        while let Ok(message) = self.inbox.try_recv() {
+            if let Message::Write(_, reply) = message {
+                refuse(vec![reply], Outcome::NotApplied, CLOSED);
+            }
+        }
+        if let Some(done) = self.leaving {
+            // Whoever asked may have left; it is closed all the same.
+            let _ = done.send(());
+        }
     }
 
     /// The next message; `None` once the store is dropped.
@@ -154,6 +175,10 @@ impl Writer {
                 }
                 // A read failed: the transaction will find out by itself.
                 Ok(Message::Check) => {}
+                Ok(Message::Close(done)) => {
+                    self.leaving = Some(done);
+                    break;
+                }
                 // As many as were just answered are likely on their way: one sync for all of them
                 // is worth a moment. A lone writer is never waited for.
                 Err(_) if requests.len() < self.last_batch && patience > 0 => {
@@ -332,7 +357,8 @@ impl Writer {
         Ok(found)
     }
 
-    /// Refuses requests until the database opens again. False: the store was dropped meanwhile.
+    /// Refuses requests until the database opens again. False: the store was closed or dropped
+    /// meanwhile.
     fn wait_until_open(&mut self) -> bool {
         loop {
             for _ in 0..RETRY_TICKS {
@@ -344,6 +370,10 @@ impl Writer {
                             "it is closed after a disk error and being reopened: see the log, mend the disk",
                         ),
                         Ok(Message::Check) => {}
+                        Ok(Message::Close(done)) => {
+                            self.leaving = Some(done);
+                            return false;
+                        }
                         Err(mpsc::error::TryRecvError::Empty) => break,
                         Err(mpsc::error::TryRecvError::Disconnected) => return false,
                     }

@@ -2,7 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use store::StoreExt as _;
+use model::{Spec as _, sandbox::SandboxSpec};
+use store::{Outcome, Query, Store as _, StoreError, StoreExt as _};
 
 use super::{all, find, number, numbered, open};
 use crate::OpenError;
@@ -45,6 +46,32 @@ async fn a_second_opening_is_refused_and_loses_nothing() {
     drop(store);
     let store = open(directory.path()).unwrap();
     assert_eq!(number(&find(&store, "box").await.unwrap()), 2);
+}
+
+#[tokio::test]
+async fn a_store_that_was_closed_opens_elsewhere_while_its_holders_are_told_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    store.create_object(&numbered("box", 1)).await.unwrap();
+    store.close().await;
+    store.close().await;
+    let next = open(directory.path()).unwrap();
+    assert_eq!(number(&find(&next, "box").await.unwrap()), 1);
+    let late = store.create_object(&numbered("late", 2)).await.unwrap_err();
+    assert!(
+        matches!(
+            late,
+            StoreError::Unavailable {
+                outcome: Outcome::NotApplied,
+                ..
+            }
+        ),
+        "{late:?}"
+    );
+    assert!(store.list(&Query::kind(SandboxSpec::KIND)).await.is_err());
+    next.create_object(&numbered("late", 3)).await.unwrap();
+    drop(store);
+    assert_eq!(all(&next).await.len(), 2);
 }
 
 #[tokio::test]
