@@ -77,10 +77,31 @@ impl Doors {
     /// # Panics
     /// Outside of a runtime.
     pub fn bind(listens: Vec<Listen>, threads: usize) -> Result<Self, StartError> {
+        Self::take_over(listens.into_iter().map(|l| (l, Vec::new())), threads)
+    }
+
+    /// The same, where listeners of some addresses are there already, as [`Self::share`] gave them: so
+    /// many there are of one address, so many threads the gateway has.
+    ///
+    /// # Errors
+    /// If one cannot be had.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn take_over(
+        listens: impl IntoIterator<Item = (Listen, Vec<TcpListener>)>,
+        threads: usize,
+    ) -> Result<Self, StartError> {
+        let listens: Vec<_> = listens.into_iter().collect();
+        let given = listens.iter().map(|(_, there)| there.len()).max();
+        let threads = given.filter(|given| *given > 0).unwrap_or(threads).max(1);
         let mut addresses = Vec::new();
-        let mut of_threads: Vec<Vec<Door>> = (0..threads.max(1)).map(|_| Vec::new()).collect();
-        for listen in listens {
-            let bound = bind(listen.address, of_threads.len());
+        let mut of_threads: Vec<Vec<Door>> = (0..threads).map(|_| Vec::new()).collect();
+        for (listen, there) in listens {
+            let bound = match there.is_empty() {
+                true => bind(listen.address, threads),
+                false => Bound::of(there),
+            };
             let bound = bound.map_err(|source| StartError::Listen {
                 address: listen.address,
                 source,
@@ -101,6 +122,19 @@ impl Doors {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The listeners of each address, once more, for whoever serves there next: what waits in their
+    /// queues is served by whoever accepts it, and refused only when the last of them is gone.
+    ///
+    /// # Errors
+    /// If the process is out of file descriptors.
+    pub fn share(&self) -> io::Result<Vec<Vec<TcpListener>>> {
+        let of_address = |number: usize| {
+            let doors = self.of_threads.iter().filter_map(|doors| doors.get(number));
+            doors.map(|door| door.listener.try_clone()).collect()
+        };
+        (0..self.addresses.len()).map(of_address).collect()
     }
 
     /// Tells everybody who comes to come again, until the answer is dropped.
@@ -220,6 +254,17 @@ fn early(request: &Request<Incoming>) -> Response<Body> {
 struct Bound {
     address: SocketAddr,
     listeners: Vec<TcpListener>,
+}
+
+impl Bound {
+    fn of(listeners: Vec<TcpListener>) -> io::Result<Self> {
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+        }
+        let first = listeners.first().map(TcpListener::local_addr);
+        let address = first.ok_or(io::ErrorKind::InvalidInput)??;
+        Ok(Self { address, listeners })
+    }
 }
 
 /// One listener per thread on one address. The kernel spreads connections over them.

@@ -202,16 +202,30 @@ impl Gateway {
         self.metrics.clone()
     }
 
+    /// Stops accepting and lets what is under way finish, without an end to that yet. Connections that
+    /// rest are closed.
+    pub fn leave(&self) {
+        self.stop.asked.cancel();
+    }
+
     /// Stops accepting, lets what is under way finish for at most `grace`, and ends.
     ///
     /// # Errors
     /// With the number of connections that were dropped in the middle of something.
-    pub async fn drain(mut self, grace: Duration) -> Result<(), usize> {
+    pub async fn drain(self, grace: Duration) -> Result<(), usize> {
+        self.drain_until(tokio::time::sleep(grace)).await
+    }
+
+    /// The same, until it is too late.
+    ///
+    /// # Errors
+    /// With the number of connections that were dropped in the middle of something.
+    pub async fn drain_until(mut self, late: impl Future<Output = ()>) -> Result<(), usize> {
         self.stop.asked.cancel();
         let stop = self.stop.clone();
         let mut left = 0;
         let mut ends = std::mem::take(&mut self.ends);
-        let mut late = std::pin::pin!(tokio::time::sleep(grace));
+        let mut late = std::pin::pin!(late);
         for end in &mut ends {
             left += tokio::select! {
                 ended = &mut *end => ended.unwrap_or_default(),

@@ -341,6 +341,17 @@ impl Network {
         Ok(())
     }
 
+    /// Gives up the table, so that another process can adopt it. What this one would change in it from
+    /// then on is refused by the kernel.
+    ///
+    /// # Errors
+    /// If the kernel gives no socket; then nothing is given up.
+    pub fn let_go(&self) -> Result<()> {
+        // The socket that owns it is closed by this.
+        self.shared.state.lock().nft = Socket::netfilter()?;
+        Ok(())
+    }
+
     pub(crate) const fn tasks(&self) -> &Tasks {
         &self.tasks
     }

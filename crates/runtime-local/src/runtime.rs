@@ -5,6 +5,7 @@
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
+use ::network::Network;
 use ::runtime::{
     Arming, Booting, Captured, Facts, Family, Fence, Inside, Observed, Outfit, Publication,
     Runtime, RuntimeError, WorkloadSpec,
@@ -52,6 +53,9 @@ impl LocalRuntime {
     pub async fn hand_over(&self) {
         self.0.tasks.stopping().cancel();
         *self.1.write().await = true;
+        if let Some(Err(error)) = self.0.network.as_ref().map(Network::let_go) {
+            tracing::warn!(%error, "the policy table is given up only when this process ends");
+        }
         // Never dropped: what it would tidy up is in use by the other.
         std::mem::forget(Arc::clone(&self.0));
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock                who has it now
+//! handover            where a server comes that is to replace it   0600
 //! token               bearer token of the first user           0600
 //! pki/ca.crt          what clients trust
 //! pki/ca.key          what signs the server's certificate      0600
@@ -14,12 +15,16 @@ use std::{
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use tokio::time::{Instant, sleep};
 
 /// Bits of a mode that let anybody but the owner in.
 const OTHERS: u32 = 0o077;
+/// How often it is looked whether a lock is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What only we put into a directory.
 const MARKS: [&str; 2] = ["FORMAT", "lock"];
 
@@ -40,7 +45,7 @@ pub(crate) struct InUse {
 pub(crate) struct DataDir {
     path: PathBuf,
     // Held open: the lock goes with the process, however it ends.
-    _lock: File,
+    lock: File,
 }
 
 impl DataDir {
@@ -53,8 +58,32 @@ impl DataDir {
         let lock = lock(path)?;
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Takes a directory whose holder has died, and whose lock may outlive it for a moment.
+    ///
+    /// # Errors
+    /// If it is still in use after that time, or not usable.
+    pub(crate) async fn take_within(path: &Path, patience: Duration) -> anyhow::Result<Self> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match Self::take(path) {
+                Err(error) if error.is::<InUse>() && Instant::now() < deadline => {
+                    sleep(LOOK_AGAIN).await;
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Gives the directory back before the process ends.
+    pub(crate) fn release(self) {
+        // Said aloud: a process that was just forked has the file too, until it executes something.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "the lock on the data directory is released when this process ends");
+        }
     }
 
     /// Where it is.

@@ -11,13 +11,20 @@
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use api::Authenticator;
 use auth::{Audit, Keys, Ledger, Seal, quota::Size};
+use axum::{
+    Router,
+    middleware::{Next, from_fn},
+};
 use cache::{RouteFeed, RoutingCache, Watched};
 use control::AgentTokens;
 use e2b::{E2b, Sampler};
@@ -32,13 +39,17 @@ use routes::Table;
 use rustls::ServerConfig;
 use ssh::HostKey;
 use store::{Store, StoreError, StoreExt as _};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use wake::Flights;
 
 use crate::{
-    config::{Settings, forwards::Forward, types::Listen},
+    config::{Settings, types::Listen},
     control_loop::{ControlLoop, Engine, SYNC_TIMEOUT},
-    ext_proc, forwards, interpreter,
+    ext_proc,
+    forwards::{self, Forwards},
+    handover::sockets::Sockets,
+    interpreter,
     known_images::KnownImages,
     metrics::Sources,
     process_logs::ProcessLogs,
@@ -48,6 +59,8 @@ use crate::{
     workshop,
 };
 
+/// How often it is looked whether something has ended.
+const LOOK: Duration = Duration::from_millis(50);
 /// The template that is there from the first start on.
 const BASE: &str = "base";
 
@@ -66,15 +79,18 @@ pub(crate) struct Foundation<'a> {
     pub(crate) entropy: &'a Arc<Entropy>,
     /// Where users come in.
     pub(crate) entry: Entry,
+    /// What listens, also after this has ended.
+    pub(crate) sockets: &'a Sockets,
     /// For SSH, where it is served.
     pub(crate) ssh: Option<HostKey>,
 }
 
-/// Where users come in. It is open before anything is served: who comes early is told to come again.
+/// Where users come in. It is open before anything is served: who comes early is told to come again,
+/// or waits where another server has let go just now.
 #[derive(Debug)]
 pub(crate) struct Entry {
     doors: Doors,
-    attendant: Attendant,
+    attendant: Option<Attendant>,
 }
 
 impl Entry {
@@ -85,23 +101,32 @@ impl Entry {
     pub(crate) fn open(
         settings: &Settings,
         tls: Option<Arc<ServerConfig>>,
+        sockets: &Sockets,
     ) -> anyhow::Result<Self> {
-        let mut listens = vec![Entrance {
-            address: resolve(&settings.e2b_listen)?,
-            tls: None,
-        }];
+        let mut wanted = vec![("e2b.listen", &settings.e2b_listen, None)];
         if tls.is_some() {
-            listens.push(Entrance {
-                address: resolve(&settings.e2b_tls_listen)?,
-                tls,
-            });
+            wanted.push(("e2b.tls_listen", &settings.e2b_tls_listen, tls));
         }
+        let mut listens = Vec::new();
+        for (setting, at, tls) in &wanted {
+            let address = resolve(at)?;
+            let tls = tls.clone();
+            listens.push((Entrance { address, tls }, sockets.find(setting, at)));
+        }
+        let is_first = listens.iter().all(|(_, there)| there.is_empty());
         let threads = gateway::Options::default().threads;
-        let doors = Doors::bind(listens, threads).context(
+        let doors = Doors::take_over(listens, threads).context(
             "start the gateway (choose other ports with --e2b-listen and --e2b-tls-listen, or 0 \
              for any free one)",
         )?;
-        let attendant = doors.attend().context("attend to early clients")?;
+        let shared = doors.share().context("share the listeners")?;
+        for ((setting, at, _), listeners) in wanted.iter().zip(shared) {
+            sockets.keep(setting, at, listeners);
+        }
+        let attendant = match is_first {
+            true => Some(doors.attend().context("attend to early clients")?),
+            false => None,
+        };
         Ok(Self { doors, attendant })
     }
 
@@ -117,11 +142,15 @@ impl Entry {
 pub(crate) struct DataPlane {
     gateway: Gateway,
     /// Ports of the host that lead into sandboxes.
-    pub(crate) forwards: Vec<(SocketAddr, Forward)>,
+    pub(crate) forwards: Forwards,
     /// Where SSH is served, if it is.
     pub(crate) ssh: Option<Opened>,
     /// What serves clients without HTTP.
     raw: Tasks,
+    /// What serves Envoys.
+    envoys: Tasks,
+    /// Requests to the API.
+    calls: Calls,
     /// Where what happens here is counted.
     pub(crate) sources: Sources,
 }
@@ -176,16 +205,18 @@ impl DataPlane {
             entropy: Arc::clone(on.entropy),
         };
         let options = gateway_options(on.settings);
-        let router = e2b::router(Arc::clone(&api));
+        let calls = Calls::default();
+        let router = calls.counted(e2b::router(Arc::clone(&api)));
         let doors = on.entry.open_up();
         // Before anybody is let in: who puts a sandbox to sleep must not take the gateway for absent.
         let activity = gateway::Activity::new(Arc::clone(on.clock));
         used.opened(activity.clone());
         let gateway = Gateway::behind(doors, activity, ports, options, Some(router));
         let gateway = gateway.context("start the gateway")?;
-        let raw = Tasks::default();
-        let forwards = forwards::start(on.settings, &gateway.streams(), &raw).await?;
-        let ext_proc = ext_proc::start(on.settings, &gateway, &raw).await?;
+        let (raw, envoys) = (Tasks::default(), Tasks::default());
+        let (settings, sockets) = (on.settings, on.sockets);
+        let forwards = forwards::start(settings, sockets, &gateway.streams(), &raw).await?;
+        let ext_proc = ext_proc::start(settings, sockets, &gateway, &envoys).await?;
         let door = Door {
             streams: gateway.streams(),
             routes,
@@ -195,7 +226,9 @@ impl DataPlane {
             clock: Arc::clone(on.clock),
         };
         let ssh = match (&on.settings.ssh_listen.0, on.ssh) {
-            (Some(listen), Some(key)) => Some(door.open(listen, key, on.settings, &raw).await?),
+            (Some(listen), Some(key)) => {
+                Some(door.open(listen, sockets, key, settings, &raw).await?)
+            }
             (_, _) => None,
         };
         let sources = Sources {
@@ -210,6 +243,8 @@ impl DataPlane {
             forwards,
             ssh,
             raw,
+            envoys,
+            calls,
             sources,
         })
     }
@@ -221,11 +256,94 @@ impl DataPlane {
 
     /// Lets what is under way finish.
     pub(crate) async fn drain(self, grace: Duration) {
-        let (requests, raw) = tokio::join!(self.gateway.drain(grace), self.raw.drain(grace));
-        let left = requests.err().unwrap_or_default() + raw.err().unwrap_or_default();
-        if left > 0 {
-            tracing::warn!(left, "connections to sandboxes were dropped");
+        let (requests, raw, envoys) = tokio::join!(
+            self.gateway.drain(grace),
+            self.raw.drain(grace),
+            self.envoys.drain(grace)
+        );
+        say_dropped([requests, raw, envoys]);
+    }
+
+    /// Which sandboxes are in use here.
+    pub(crate) fn activity(&self) -> gateway::Activity {
+        self.gateway.activity()
+    }
+
+    /// Lets nobody in any more. What is inside goes on.
+    pub(crate) fn leave(&self) {
+        self.gateway.leave();
+        let ssh = self.ssh.iter().map(|opened| &opened.accepting);
+        for accepting in self.forwards.accepting.iter().chain(ssh) {
+            accepting.abort();
         }
+        self.envoys.stopping().cancel();
+    }
+
+    /// Waits until nothing is under way that needs the store: no request to the API, and none that
+    /// waits for a sandbox to wake. For `patience` at most.
+    pub(crate) async fn settle(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline
+            && (self.calls.under_way() > 0 || self.sources.flights.parked() > 0)
+        {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// After [`Self::leave`]: waits until nobody is inside any more, or until `late`.
+    pub(crate) async fn empty(self, late: CancellationToken) {
+        let activity = self.gateway.activity();
+        let quiet = async {
+            // Also by SSH and ports of the host, which are no connections of the gateway.
+            while activity.noted().marks.iter().any(|mark| mark.open > 0) && !late.is_cancelled() {
+                sleep(LOOK).await;
+            }
+        };
+        let (requests, ()) = tokio::join!(
+            self.gateway.drain_until(late.clone().cancelled_owned()),
+            quiet
+        );
+        let (raw, envoys) = tokio::join!(self.raw.drain(LOOK), self.envoys.drain(LOOK));
+        say_dropped([requests, raw, envoys]);
+    }
+}
+
+fn say_dropped(ends: [Result<(), usize>; 3]) {
+    let left: usize = ends.into_iter().filter_map(Result::err).sum();
+    if left > 0 {
+        tracing::warn!(left, "connections to sandboxes were dropped");
+    }
+}
+
+/// Requests to the API that are under way. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct Calls(Arc<AtomicUsize>);
+
+impl Calls {
+    fn under_way(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn counted(&self, router: Router) -> Router {
+        let calls = self.clone();
+        router.layer(from_fn(move |request, next: Next| {
+            calls.0.fetch_add(1, Ordering::AcqRel);
+            let call = Call(calls.clone());
+            async move {
+                let answer = next.run(request).await;
+                drop(call);
+                answer
+            }
+        }))
+    }
+}
+
+/// Counts one, however it ends.
+struct Call(Calls);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -373,7 +491,6 @@ fn name(text: &str) -> anyhow::Result<Name> {
     Ok(Name::new(text)?)
 }
 
-/// What E2B clients ask for when they name nothing. One that somebody has changed stays as it is.
 async fn ensure_base_template(store: &dyn Store) -> anyhow::Result<()> {
     let spec = TemplateSpec {
         image: BASE.into(),
@@ -382,6 +499,14 @@ async fn ensure_base_template(store: &dyn Store) -> anyhow::Result<()> {
         user: Some("user".into()),
         ..TemplateSpec::default()
     };
+    ensure_base(store, spec).await
+}
+
+/// What E2B clients ask for when they name nothing. One that somebody has made or changed stays as it is.
+///
+/// # Errors
+/// If the store does not take it.
+pub(crate) async fn ensure_base(store: &dyn Store, spec: TemplateSpec) -> anyhow::Result<()> {
     let template = SandboxTemplate::new(Metadata::new(None, name(BASE)?), spec);
     match store.create_object(&template).await {
         Ok(_) | Err(StoreError::AlreadyExists(_)) => Ok(()),

@@ -7,9 +7,10 @@ use kit::Tasks;
 
 use crate::{
     config::{Settings, types::EnvoyUpstream},
+    handover::sockets::Sockets,
     metrics::Page,
     roles,
-    serve::bind,
+    serve::bind_for,
     tls,
 };
 
@@ -32,6 +33,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
 /// If the address or the certificate cannot be had.
 pub(crate) async fn start(
     settings: &Settings,
+    sockets: &Sockets,
     gateway: &Gateway,
     tasks: &Tasks,
 ) -> anyhow::Result<Option<Metrics>> {
@@ -54,7 +56,7 @@ pub(crate) async fn start(
         },
         ..Options::default()
     };
-    let listener = bind(listen).await?;
+    let listener = bind_for("ext_proc.listen", listen, sockets).await?;
     let server = Server::start(listener, tls, gateway.front(), options)
         .context("start the external processor")?;
     tracing::info!(address = %server.address(), upstream = %settings.ext_proc_upstream, "serving Envoys");

@@ -13,44 +13,64 @@ use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::AbortHandle,
     time::sleep,
 };
 
-use crate::config::{
-    Settings,
-    forwards::{Forward, Target},
+use crate::{
+    config::{
+        Settings,
+        forwards::{Forward, Target},
+    },
+    handover::sockets::Sockets,
 };
 
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Listens where `tcp.forwards` says, and answers where that is.
+/// Ports that lead into sandboxes.
+#[derive(Debug, Default)]
+pub(crate) struct Forwards {
+    /// Where they are.
+    pub(crate) at: Vec<(SocketAddr, Forward)>,
+    /// What lets clients in.
+    pub(crate) accepting: Vec<AbortHandle>,
+}
+
+/// Listens where `tcp.forwards` says.
 ///
 /// # Errors
 /// If an address cannot be had.
 pub(crate) async fn start(
     settings: &Settings,
+    sockets: &Sockets,
     streams: &Streams,
     tasks: &Tasks,
-) -> anyhow::Result<Vec<(SocketAddr, Forward)>> {
+) -> anyhow::Result<Forwards> {
     let slots = Arc::new(Semaphore::new(settings.tcp_max_connections.0));
-    let mut started = Vec::new();
+    let mut started = Forwards::default();
     for forward in &settings.tcp_forwards.0 {
-        let at = (forward.listen.host.as_str(), forward.listen.port);
-        let listener = TcpListener::bind(at)
+        let listener = sockets
+            .listen(&setting(forward), &forward.listen)
             .await
             .with_context(|| format!("listen for tcp.forwards {forward}"))?;
         let address = listener.local_addr().context("read the bound address")?;
-        started.push((address, forward.clone()));
-        tasks.spawn(accept(
+        started.at.push((address, forward.clone()));
+        let accepting = tasks.spawn(accept(
             listener,
             forward.clone(),
             streams.clone(),
             slots.clone(),
             tasks.clone(),
         ));
+        started.accepting.push(accepting.abort_handle());
     }
     Ok(started)
+}
+
+/// What one of them is known by.
+pub(crate) fn setting(forward: &Forward) -> String {
+    format!("tcp.forwards {forward}")
 }
 
 async fn accept(

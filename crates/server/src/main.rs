@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | settings: file, environment, flags |
 //! | [`serve`] | `dormouse serve`, start to stop |
+//! | [`handover`] | how one server takes the place of another |
 //! | [`control_loop`] | what makes intent so, over which runtime |
 //! | [`sleep`] | what sleeping and waking need of several parts |
 //! | [`ext_proc`] | `dormouse ext-proc`, and the same beside any gateway |
@@ -15,6 +16,7 @@
 //! | [`data_dir`] | one server, private files |
 //! | [`tls`], [`token`] | the server's identity, the first user's token |
 //! | [`listener`], [`stall`] | connections, and those that do not move |
+//! | [`supervisor`] | what an init system is told |
 //! | [`doctor`] | `dormouse doctor`: what this host lacks |
 //! | [`workshop`] | images for builds of templates |
 //! | [`image`], [`known_images`] | `dormouse image` |
@@ -38,6 +40,7 @@ mod doctor;
 mod ext_proc;
 mod forwards;
 mod gc;
+mod handover;
 mod image;
 mod install;
 mod interpreter;
@@ -54,6 +57,7 @@ mod serve;
 mod sleep;
 mod ssh_door;
 mod stall;
+mod supervisor;
 mod template;
 mod throwaway;
 mod tls;
@@ -106,8 +110,15 @@ enum Command {
   DORMOUSE_LOG_LEVEL=debug dormouse serve --config dormouse.toml
 
 The first start makes a certificate authority, a token and a kubeconfig in the data directory.
-SIGINT or SIGTERM stops it after the requests under way; a second one stops it at once.")]
-    Serve(Flags),
+SIGINT or SIGTERM stops it after the requests under way; a second one stops it at once.
+With --take-over a new version takes the place of the one that runs, and nobody is refused;\nSIGUSR2 has the one that runs start it: see docs/operations.md.")]
+    Serve {
+        #[command(flatten)]
+        flags: Flags,
+        /// Take the place of the server that runs in the same data directory, with its listeners
+        #[arg(long)]
+        take_over: bool,
+    },
     /// Run the control loop of an installation on Kubernetes: of several, one acts
     Control(Flags),
     /// Run the E2B API of an installation on Kubernetes
@@ -161,7 +172,7 @@ SIGINT or SIGTERM stops it after the requests under way; a second one stops it a
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Serve(flags) => serve(&flags),
+        Command::Serve { flags, take_over } => serve(&flags, take_over),
         Command::Control(flags) => {
             role(&flags, async |settings| roles::control::run(settings).await)
         }
@@ -228,10 +239,10 @@ fn settings_of(at: &image::At) -> anyhow::Result<config::Settings> {
     Ok(read(&flags)?.settings)
 }
 
-fn serve(flags: &Flags) -> anyhow::Result<()> {
+fn serve(flags: &Flags, take_over: bool) -> anyhow::Result<()> {
     let settings = read(flags)?.settings;
     logging::start(&settings);
-    runtime()?.block_on(serve::run(&settings))
+    runtime()?.block_on(serve::run(&settings, take_over))
 }
 
 fn role(

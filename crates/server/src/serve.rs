@@ -6,11 +6,13 @@
 //! step can refuse, and what it leaves behind then is nothing, or something that the next start uses
 //! as it is.
 //!
+//! Another server can take this one's place without refusing anybody: see [`crate::handover`].
+//!
 //! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish,
 //! then the turns of the control loop; then whatever is left is dropped. A second signal ends the
 //! process at once: every acknowledged write is durable already.
 
-use std::{path::Path, process, sync::Arc};
+use std::{path::Path, process, sync::Arc, time::Duration};
 
 use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
@@ -18,15 +20,18 @@ use api::{Authenticator, Limits, ResourceApi};
 use cli::kubeconfig::Kubeconfig;
 use control::{events::StoredEvents, history::Retention};
 use kit::{Clock, Entropy, SystemClock, Tasks};
+use runtime_local::LocalRuntime;
 use rustls::ServerConfig;
 use store::Store;
 use store_redb::RedbStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    time::Instant,
+    sync::mpsc,
+    time::{Instant, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     announce::{Announcement, announce},
@@ -35,14 +40,22 @@ use crate::{
         Settings,
         types::{Listen, RuntimeKind},
     },
-    control_loop::{self, Engine, Parts, SYNC_TIMEOUT},
+    control_loop::{self, ControlLoop, Engine, Parts, SYNC_TIMEOUT},
     data_dir::{DataDir, write_secret},
     data_plane::{DataPlane, Entry, Foundation, SealedTokens},
     gc::{self, Collector},
+    handover::{
+        earlier::{Earlier, Teller},
+        give::{self, Died, Successor},
+        sockets::Sockets,
+        take::{self, Taken},
+        upgrade::Upgrade,
+    },
     image, listener,
     metrics::{self, Sources},
     sleep::GatewayUse,
     ssh_door::ensure_host_key,
+    supervisor,
     tls::{self, Authority, Identity},
     token::Token,
 };
@@ -50,227 +63,446 @@ use crate::{
 /// What SSH clients know the server by, in the data directory.
 const SSH_HOST_KEY: &str = "ssh_host_ed25519_key";
 
-/// Runs the server until a signal stops it.
+/// How long requests that need the store, and turns of the control loop, have to end before it is handed
+/// over: whoever comes new waits as long.
+const SETTLING: Duration = Duration::from_secs(5);
+/// How long calls on the engine may take to end before it is handed over.
+const LETTING_GO: Duration = Duration::from_secs(60);
+
+/// Runs the server until a signal stops it, or another one has replaced it.
 ///
 /// # Errors
 /// If it cannot start, or something is still running when the time to drain is over.
-pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
+    let mut upgrade = Upgrade::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let entropy = Arc::new(Entropy::from_os());
-
-    let data_dir = DataDir::take(&settings.data_dir.0)?;
-    let listener = bind(&settings.listen).await?;
-    let address = listener.local_addr().context("read the bound address")?;
-    // Early: reading everything takes a while, and a refused connection says nothing.
-    let entry = match settings.runtime {
-        RuntimeKind::None => None,
-        RuntimeKind::Fake | RuntimeKind::Local => {
-            let tls = domain_tls(settings, &data_dir, &clock)?;
-            Some(Entry::open(settings, tls)?)
+    // What outlives a start.
+    let around = Tasks::default();
+    let (data_dir, sockets, mut earlier, mut serving) = match take_over {
+        false => (DataDir::take(&settings.data_dir.0)?, None, None, None),
+        true => {
+            let taken = take::take_over(settings, &clock, &around).await?;
+            let Taken {
+                data_dir,
+                sockets,
+                earlier,
+                serving,
+            } = taken;
+            (data_dir, Some(sockets), earlier, serving)
         }
     };
-    let store = open_store(data_dir.path(), &clock, &entropy)?;
-
-    let authority = Authority::ensure(&data_dir.ensure_pki()?, &*clock)?;
-    let ca_pem = authority.pem.clone();
-    let names = tls::names_for(&settings.listen.host);
-    let identity = Arc::new(Identity::new(authority, names, clock.clone())?);
-    let acceptor = TlsAcceptor::from(Arc::new(identity.server_config()?));
-    let token = Token::ensure(&data_dir.join("token"), &entropy)?;
-
-    let url = format!(
-        "https://{}",
-        Listen::authority(settings.listen.client_host(), address.port())
-    );
-    let tasks = Tasks::default();
-    let admins = Authenticator::from_token_hashes(vec![token.hash()]);
-    let limits = Limits {
-        body_bytes: settings.api_max_body_bytes.0,
-        watches: settings.api_max_watches.0,
-        ..Limits::default()
-    };
-    let keys = Keys::start(
-        store.clone(),
-        entropy.clone(),
-        Instant::now() + SYNC_TIMEOUT,
-        &tasks,
-    )
-    .await
-    .context("read API keys")?;
-    let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
-    let mut api = ResourceApi::new(
-        keys.store(),
-        clock.clone(),
-        entropy.clone(),
-        admins.clone(),
-        limits,
-    )
-    .with_tasks(tasks.clone());
-    let mut collector = None;
-    let images = image::options(settings);
-    let (mut of_engine, image_admins) = (None, admins.clone());
-    let engine = Engine::open(settings.runtime, data_dir.path(), images.clone())?;
-    let running = match engine.zip(entry) {
-        None => None,
-        Some((engine, entry)) => {
-            of_engine = engine.local.as_ref().map(|local| local.images().clone());
-            collector = engine.local.clone().map(|runtime| {
-                Arc::new(Collector {
-                    store: store.clone(),
-                    runtime,
-                    clock: clock.clone(),
-                    grace: settings.gc_grace.0,
-                    admins: admins.clone(),
-                })
-            });
-            let seal = Seal::new(Token::ensure(&data_dir.join("seal"), &entropy)?.hash());
-            let used = Arc::new(GatewayUse::default());
-            let tokens = Arc::new(SealedTokens(seal.clone()));
-            let options = control::Options {
-                drain_timeout: settings.wake_drain_timeout.0,
-                history: Retention {
-                    keep: settings.history_keep.0,
-                    most: settings.history_max_records.0,
-                    ..Retention::default()
-                },
-                // The data directory is this process's alone.
-                claims_alone: true,
-                ..control::Options::default()
-            };
-            let events = StoredEvents::start(store.clone(), clock.clone(), engine.tasks());
-            let control = control_loop::start(Parts {
-                engine: &engine,
-                store: &store,
-                clock: &clock,
-                entropy: &entropy,
-                activity: used.clone(),
-                followers: used.clone(),
-                waiters: used.clone(),
-                events: Arc::new(events),
-                tokens,
-                reception: None,
-                keys: keys.clone(),
-                options,
-            })
-            .await?;
-            api = api.with_plugins(control.say.plugins.clone());
-            let on = Foundation {
-                settings,
-                store: &store,
-                control: &control,
-                engine: &engine,
-                keys,
-                admins,
-                seal,
-                audit: audit.clone(),
-                clock: &clock,
-                entropy: &entropy,
-                entry,
-                ssh: match settings.ssh_listen.0 {
-                    Some(_) => Some(ensure_host_key(&data_dir.join(SSH_HOST_KEY), &entropy)?),
-                    None => None,
-                },
-            };
-            let plane = DataPlane::start(on, &used, &tasks).await?;
-            if let Some(listen) = &settings.metrics_listen.0 {
-                serve_metrics(bind(listen).await?, plane.sources.clone(), &tasks);
+    let sockets = Arc::new(sockets.unwrap_or_default());
+    let mut data_dir = Some(data_dir);
+    // Until when those may stay who were inside when a server could not take over.
+    let ending = CancellationToken::new();
+    loop {
+        let base = Base {
+            settings,
+            clock: &clock,
+            entropy: &entropy,
+            sockets: &sockets,
+        };
+        let data_dir = match data_dir.take() {
+            Some(data_dir) => data_dir,
+            None => DataDir::take_within(&settings.data_dir.0, LETTING_GO).await?,
+        };
+        let mut server = Server::start(&base, data_dir, earlier.take()).await?;
+        sockets.close_unused();
+        if let Some(serving) = serving.take() {
+            serving.say();
+        }
+        supervisor::tell_ready();
+        let successor = loop {
+            tokio::select! {
+                name = signals.next() => {
+                    sockets.close();
+                    ending.cancel();
+                    return server.stop(settings, name, &mut signals).await;
+                }
+                Some(successor) = server.successors.recv() => break successor,
+                () = upgrade.wanted() => upgrade.start(),
             }
-            api = api.with_readiness(control.readiness.clone());
-            Some((control, plane))
+        };
+        tracing::info!("another server takes over");
+        let rest = server.release(&clock, ending.child_token(), &around).await;
+        match hand_over(successor, &rest, &sockets, settings, &mut signals).await {
+            Ok(()) => return Ok(()),
+            Err(died) => {
+                tracing::error!("{died}: this one goes on");
+                sockets.renew();
+                earlier = Some(rest.inside);
+            }
         }
-    };
-    let mut router = api::router(Arc::new(api));
-    let its_images = image::serve::Images {
-        compression: images.compression,
-        images: match of_engine {
-            Some(its) => its,
-            None => ::images::Store::open(data_dir.path(), images).context("open the images")?,
-        },
-        records: store.clone(),
-        data: data_dir.path().to_owned(),
-        admins: image_admins,
-        tasks: tasks.clone(),
-    };
-    its_images
-        .clear_spool()
-        .context("remove what an import left")?;
-    router = router.merge(image::serve::router(Arc::new(its_images)));
-    if let Some(collector) = collector {
-        collector.start(settings.gc_interval.0, &tasks);
-        router = router.merge(gc::router(collector));
     }
-    // Made only where it can be used, and so is shown.
-    let first_key = match &running {
-        Some(_) => ::auth::manage::ensure_first_key(&*store, &entropy)
-            .await
-            .context("make the first API key")?,
-        None => None,
-    };
+}
 
-    // Last: a kubeconfig must never name a server that does not come.
-    let kubeconfig = data_dir.join("kubeconfig");
-    let mut access = Kubeconfig::new(&url, &ca_pem, token.reveal());
-    if let Some(plain) = running.as_ref().and_then(|(_, p)| p.addresses().first()) {
-        let host = settings.e2b_listen.client_host();
-        access = access.with_e2b(&format!("http://{}", Listen::authority(host, plain.port())));
+/// Lets another server go ahead, and what is inside here finish.
+///
+/// # Errors
+/// If it ended before it served. What it held is free then.
+async fn hand_over(
+    mut successor: Successor,
+    rest: &Rest,
+    sockets: &Sockets,
+    settings: &Settings,
+    signals: &mut Signals,
+) -> Result<(), Died> {
+    if let Err(Died) = successor.go_ahead(rest.inside.clone()).await {
+        successor.gone().await;
+        return Err(Died);
     }
-    let text = access.to_yaml()?;
-    write_secret(&kubeconfig, &text)?;
-    drop(token);
-    let router = audit_trail::recorded(router, audit, clock.clone());
-    let max_connections = settings.api_max_connections.0;
-    tasks.spawn(listener::serve(
-        listener,
-        acceptor,
-        router,
-        max_connections,
-        tasks.clone(),
-    ));
-
-    announce(&Announcement {
-        url: &url,
-        settings,
-        kubeconfig: &kubeconfig,
-        ca: &data_dir.join("pki/ca.crt"),
-        e2b: running.as_ref().map(|(_, plane)| plane.addresses()),
-        forwards: running.as_ref().map_or(&[], |(_, plane)| &plane.forwards),
-        ssh: running.as_ref().and_then(|(_, plane)| plane.ssh.as_ref()),
-        first_key,
-    });
-    tracing::info!(%address, data_dir = %data_dir.path().display(), "serving");
-
-    let name = signals.next().await;
-    tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
-    let grace = settings.drain_timeout.0;
-    let drain = async {
-        let mut control = None;
-        if let Some((its_loop, plane)) = running {
-            plane.drain(grace).await;
-            control = Some(its_loop);
-        }
-        let drained = tasks.drain(grace).await;
-        // After the requests: their last writes are intent like any other.
-        if let Some(control) = control {
-            control.drain(grace).await;
-        }
-        drained
-    };
+    // They are its own now: what nobody accepts is not to be held here.
+    sockets.close();
+    tracing::info!(grace = %settings.drain_timeout, "replaced: what is inside may finish");
     tokio::select! {
-        drained = drain => match drained {
-            Ok(()) => {
-                tracing::info!("stopped");
-                Ok(())
+        () = successor.see_out(rest.inside.clone()) => {}
+        () = async {
+            tokio::select! {
+                () = tokio::time::sleep(settings.drain_timeout.0) => {}
+                name = signals.next() => tracing::info!(signal = name, "what is left is cut off"),
             }
-            Err(left) => bail!(
-                "{left} connections or requests were still running after {} and were dropped",
-                settings.drain_timeout
-            ),
-        },
-        name = signals.next() => {
-            tracing::warn!(signal = name, "second signal: ending at once");
-            // Nothing to lose: what was acknowledged is on disk.
-            process::exit(1)
+            rest.late.cancel();
+            rest.inside.gone().await;
+        } => {}
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What is the same for every start in a process.
+#[derive(Clone, Copy, Debug)]
+struct Base<'a> {
+    settings: &'a Settings,
+    clock: &'a Arc<dyn Clock>,
+    entropy: &'a Arc<Entropy>,
+    sockets: &'a Arc<Sockets>,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+struct Server {
+    data_dir: DataDir,
+    store: Arc<RedbStore>,
+    running: Option<(ControlLoop, DataPlane)>,
+    local: Option<LocalRuntime>,
+    audit: Audit,
+    /// The server that this one has replaced.
+    earlier: Option<Earlier>,
+    tasks: Tasks,
+    /// Those that are ready to replace it.
+    successors: mpsc::Receiver<Successor>,
+}
+
+/// What is left of a server that was replaced.
+#[derive(Debug)]
+struct Rest {
+    /// Who is in use.
+    inside: Earlier,
+    /// What is inside is cut off.
+    late: CancellationToken,
+}
+
+impl Server {
+    /// Starts it, ready to serve.
+    ///
+    /// # Errors
+    /// If a step refuses.
+    async fn start(
+        base: &Base<'_>,
+        data_dir: DataDir,
+        earlier: Option<Earlier>,
+    ) -> anyhow::Result<Self> {
+        let Base {
+            settings,
+            clock,
+            entropy,
+            sockets,
+        } = *base;
+        let listener = bind_for("listen", &settings.listen, sockets).await?;
+        let address = listener.local_addr().context("read the bound address")?;
+        // Early: reading everything takes a while, and a refused connection says nothing.
+        let entry = match settings.runtime {
+            RuntimeKind::None => None,
+            RuntimeKind::Fake | RuntimeKind::Local => {
+                let tls = domain_tls(settings, &data_dir, clock)?;
+                Some(Entry::open(settings, tls, sockets)?)
+            }
+        };
+        let closing = open_store(data_dir.path(), clock, entropy)?;
+        let store: Arc<dyn Store> = closing.clone();
+        let authority = Authority::ensure(&data_dir.ensure_pki()?, &**clock)?;
+        let ca_pem = authority.pem.clone();
+        let names = tls::names_for(&settings.listen.host);
+        let identity = Arc::new(Identity::new(authority, names, clock.clone())?);
+        let acceptor = TlsAcceptor::from(Arc::new(identity.server_config()?));
+        let token = Token::ensure(&data_dir.join("token"), entropy)?;
+
+        let url = format!(
+            "https://{}",
+            Listen::authority(settings.listen.client_host(), address.port())
+        );
+        let tasks = Tasks::default();
+        let admins = Authenticator::from_token_hashes(vec![token.hash()]);
+        let limits = Limits {
+            body_bytes: settings.api_max_body_bytes.0,
+            watches: settings.api_max_watches.0,
+            ..Limits::default()
+        };
+        let keys = Keys::start(
+            store.clone(),
+            entropy.clone(),
+            Instant::now() + SYNC_TIMEOUT,
+            &tasks,
+        )
+        .await
+        .context("read API keys")?;
+        let audit = Audit::open(&data_dir.join("audit"), ::auth::audit::Options::default())?;
+        let mut api = ResourceApi::new(
+            keys.store(),
+            clock.clone(),
+            entropy.clone(),
+            admins.clone(),
+            limits,
+        )
+        .with_tasks(tasks.clone());
+        let mut collector = None;
+        let images = image::options(settings);
+        let (mut local, image_admins) = (None, admins.clone());
+        let engine = Engine::open(settings.runtime, data_dir.path(), images.clone())?;
+        let running = match engine.zip(entry) {
+            None => None,
+            Some((engine, entry)) => {
+                local.clone_from(&engine.local);
+                collector = engine.local.clone().map(|runtime| {
+                    Arc::new(Collector {
+                        store: store.clone(),
+                        runtime,
+                        clock: clock.clone(),
+                        grace: settings.gc_grace.0,
+                        admins: admins.clone(),
+                    })
+                });
+                let seal = Seal::new(Token::ensure(&data_dir.join("seal"), entropy)?.hash());
+                let used = Arc::new(GatewayUse::after(earlier.clone()));
+                let tokens = Arc::new(SealedTokens(seal.clone()));
+                let options = control::Options {
+                    drain_timeout: settings.wake_drain_timeout.0,
+                    history: Retention {
+                        keep: settings.history_keep.0,
+                        most: settings.history_max_records.0,
+                        ..Retention::default()
+                    },
+                    // The data directory is this process's alone.
+                    claims_alone: true,
+                    ..control::Options::default()
+                };
+                let events = StoredEvents::start(store.clone(), clock.clone(), engine.tasks());
+                let control = control_loop::start(Parts {
+                    engine: &engine,
+                    store: &store,
+                    clock,
+                    entropy,
+                    activity: used.clone(),
+                    followers: used.clone(),
+                    waiters: used.clone(),
+                    events: Arc::new(events),
+                    tokens,
+                    reception: None,
+                    keys: keys.clone(),
+                    options,
+                })
+                .await?;
+                api = api.with_plugins(control.say.plugins.clone());
+                let on = Foundation {
+                    settings,
+                    store: &store,
+                    control: &control,
+                    engine: &engine,
+                    keys,
+                    admins,
+                    seal,
+                    audit: audit.clone(),
+                    clock,
+                    entropy,
+                    entry,
+                    sockets,
+                    ssh: match settings.ssh_listen.0 {
+                        Some(_) => Some(ensure_host_key(&data_dir.join(SSH_HOST_KEY), entropy)?),
+                        None => None,
+                    },
+                };
+                let plane = DataPlane::start(on, &used, &tasks).await?;
+                if let Some(listen) = &settings.metrics_listen.0 {
+                    let listener = bind_for("metrics.listen", listen, sockets).await?;
+                    serve_metrics(listener, plane.sources.clone(), &tasks);
+                }
+                api = api.with_readiness(control.readiness.clone());
+                Some((control, plane))
+            }
+        };
+        let mut router = api::router(Arc::new(api));
+        let its_images = image::serve::Images {
+            compression: images.compression,
+            images: match &local {
+                Some(local) => local.images().clone(),
+                None => {
+                    ::images::Store::open(data_dir.path(), images).context("open the images")?
+                }
+            },
+            records: store.clone(),
+            data: data_dir.path().to_owned(),
+            admins: image_admins,
+            tasks: tasks.clone(),
+        };
+        its_images
+            .clear_spool()
+            .context("remove what an import left")?;
+        router = router.merge(image::serve::router(Arc::new(its_images)));
+        if let Some(collector) = collector {
+            collector.start(settings.gc_interval.0, &tasks);
+            router = router.merge(gc::router(collector));
+        }
+        // Made only where it can be used, and so is shown.
+        let first_key = match &running {
+            Some(_) => ::auth::manage::ensure_first_key(&*store, entropy)
+                .await
+                .context("make the first API key")?,
+            None => None,
+        };
+
+        // Last: a kubeconfig must never name a server that does not come.
+        let kubeconfig = data_dir.join("kubeconfig");
+        let mut access = Kubeconfig::new(&url, &ca_pem, token.reveal());
+        if let Some(plain) = running.as_ref().and_then(|(_, p)| p.addresses().first()) {
+            let host = settings.e2b_listen.client_host();
+            access = access.with_e2b(&format!("http://{}", Listen::authority(host, plain.port())));
+        }
+        let text = access.to_yaml()?;
+        write_secret(&kubeconfig, &text)?;
+        drop(token);
+        let router = audit_trail::recorded(router, audit.clone(), clock.clone());
+        let max_connections = settings.api_max_connections.0;
+        tasks.spawn(listener::serve(
+            listener,
+            acceptor,
+            router,
+            max_connections,
+            tasks.clone(),
+        ));
+
+        announce(&Announcement {
+            url: &url,
+            settings,
+            kubeconfig: &kubeconfig,
+            ca: &data_dir.join("pki/ca.crt"),
+            e2b: running.as_ref().map(|(_, plane)| plane.addresses()),
+            forwards: running
+                .as_ref()
+                .map_or(&[], |(_, plane)| &plane.forwards.at),
+            ssh: running.as_ref().and_then(|(_, plane)| plane.ssh.as_ref()),
+            first_key,
+        });
+        tracing::info!(%address, data_dir = %data_dir.path().display(), "serving");
+        Ok(Self {
+            successors: give::listen(data_dir.path(), Arc::clone(sockets), &tasks)?,
+            data_dir,
+            store: closing,
+            running,
+            local,
+            audit,
+            earlier,
+            tasks,
+        })
+    }
+
+    /// Stops it, as a signal asks.
+    async fn stop(
+        self,
+        settings: &Settings,
+        name: &str,
+        signals: &mut Signals,
+    ) -> anyhow::Result<()> {
+        tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
+        let grace = settings.drain_timeout.0;
+        let drain = async {
+            let mut control = None;
+            if let Some((its_loop, plane)) = self.running {
+                plane.drain(grace).await;
+                control = Some(its_loop);
+            }
+            let drained = self.tasks.drain(grace).await;
+            // After the requests: their last writes are intent like any other.
+            if let Some(control) = control {
+                control.drain(grace).await;
+            }
+            drained
+        };
+        tokio::select! {
+            drained = drain => match drained {
+                Ok(()) => {
+                    tracing::info!("stopped");
+                    Ok(())
+                }
+                Err(left) => bail!(
+                    "{left} connections or requests were still running after {} and were dropped",
+                    settings.drain_timeout
+                ),
+            },
+            name = signals.next() => {
+                tracing::warn!(signal = name, "second signal: ending at once");
+                // Nothing to lose: what was acknowledged is on disk.
+                process::exit(1)
+            }
+        }
+    }
+
+    /// Stops everything but what is inside, and gives the data directory back.
+    async fn release(self, clock: &Arc<dyn Clock>, late: CancellationToken, tasks: &Tasks) -> Rest {
+        if let Some((_, plane)) = &self.running {
+            plane.leave();
+            plane.settle(SETTLING).await;
+        }
+        if let Err(left) = self.tasks.drain(SETTLING).await {
+            tracing::warn!(left, "requests did not end before another server took over");
+        }
+        let over = CancellationToken::new();
+        let activity = match self.running {
+            Some((control, plane)) => {
+                control.drain(SETTLING).await;
+                let (activity, over, late) = (plane.activity(), over.clone(), late.clone());
+                tasks.spawn(async move {
+                    plane.empty(late).await;
+                    over.cancel();
+                });
+                activity
+            }
+            None => {
+                over.cancel();
+                gateway::Activity::new(Arc::clone(clock))
+            }
+        };
+        if let Some(local) = &self.local
+            && timeout(LETTING_GO, local.hand_over()).await.is_err()
+        {
+            // Two must never work on the same sandboxes. What one process holds ends with it.
+            tracing::error!("the engine has not let go of its sandboxes: ending at once");
+            process::exit(1);
+        }
+        if let Err(error) = self.audit.flush().await {
+            tracing::warn!(%error, "the audit log may lack its last entries");
+        }
+        self.store.close().await;
+        self.data_dir.release();
+        let teller = Teller {
+            activity,
+            earlier: self.earlier,
+            clock: Arc::clone(clock),
+        };
+        Rest {
+            inside: teller.tell(over, tasks),
+            late,
         }
     }
 }
@@ -287,8 +519,17 @@ fn serve_metrics(listener: TcpListener, sources: Sources, tasks: &Tasks) {
 }
 
 pub(crate) async fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
+    bind_for("", listen, &Sockets::default()).await
+}
+
+/// The same for a setting, where something may listen for it already.
+pub(crate) async fn bind_for(
+    setting: &str,
+    listen: &Listen,
+    sockets: &Sockets,
+) -> anyhow::Result<TcpListener> {
     let hint = "choose another with --listen, or port 0 for any free one";
-    match TcpListener::bind((listen.host.as_str(), listen.port)).await {
+    match sockets.listen(setting, listen).await {
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
             bail!("another process listens on {listen} already: stop it, or {hint}")
         }
@@ -300,7 +541,7 @@ fn open_store(
     directory: &Path,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<Entropy>,
-) -> anyhow::Result<Arc<dyn Store>> {
+) -> anyhow::Result<Arc<RedbStore>> {
     let options = store_redb::Options::default();
     let store = RedbStore::open(directory, clock.clone(), entropy.clone(), options)?;
     Ok(Arc::new(store))

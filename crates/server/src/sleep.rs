@@ -24,6 +24,8 @@ use routes::{Route, State, WakeError};
 use tokio::time::Instant;
 use wake::{Flights, Quota, Reserved, TeamLimit};
 
+use crate::handover::earlier::Earlier;
+
 /// How long one part waits for another to have heard of a change.
 const FOLLOWING: Duration = Duration::from_secs(1);
 
@@ -31,6 +33,8 @@ const FOLLOWING: Duration = Duration::from_secs(1);
 /// in it.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayUse {
+    /// The server that this one has replaced.
+    earlier: Option<Earlier>,
     activity: OnceLock<gateway::Activity>,
     flights: OnceLock<Flights>,
     /// How far its routes have come.
@@ -38,6 +42,14 @@ pub(crate) struct GatewayUse {
 }
 
 impl GatewayUse {
+    /// With what is still inside a server that this one replaces.
+    pub(crate) fn after(earlier: Option<Earlier>) -> Self {
+        Self {
+            earlier,
+            ..Self::default()
+        }
+    }
+
     /// The gateway is about to start.
     pub(crate) fn opened(&self, activity: gateway::Activity) {
         let _ = self.activity.set(activity);
@@ -65,18 +77,25 @@ impl ActivitySource for GatewayUse {
             return Activity::Unknown;
         };
         let used = activity.of(sandbox.uid());
-        match used.filter(|used| used.epoch == sandbox.spec.epoch) {
+        let here = match used.filter(|used| used.epoch == sandbox.spec.epoch) {
             Some(used) if used.open > 0 => Activity::InUse,
             used => Activity::Quiet {
                 last: used.map(|used| used.last),
                 watched: activity.watched(),
             },
-        }
+        };
+        let earlier = self.earlier.as_ref();
+        let earlier = earlier.map(|one| one.activity(sandbox.uid(), sandbox.spec.epoch));
+        Activity::union(earlier.into_iter().chain([here]))
     }
 
     async fn drained(&self, sandbox: &Sandbox) {
+        let (uid, epoch) = (sandbox.uid(), sandbox.spec.epoch);
         if let Some(activity) = self.activity.get() {
-            activity.drained(sandbox.uid(), sandbox.spec.epoch).await;
+            activity.drained(uid, epoch).await;
+        }
+        if let Some(earlier) = &self.earlier {
+            earlier.drained(uid, epoch).await;
         }
     }
 }

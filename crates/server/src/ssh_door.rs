@@ -16,11 +16,12 @@ use kit::{Clock, Entropy, Tasks};
 use model::{Namespace, SandboxId, Timestamp};
 use routes::Table;
 use ssh::{Guest, HostKey, Limits, Sandboxes};
-use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 
 use crate::{
     config::{Settings, types::Listen},
     data_dir::{read_secret, write_secret},
+    handover::sockets::Sockets,
 };
 
 /// Somebody logged in.
@@ -58,6 +59,8 @@ pub(crate) struct Door {
 pub(crate) struct Opened {
     pub(crate) address: SocketAddr,
     pub(crate) fingerprint: String,
+    /// What lets clients in.
+    pub(crate) accepting: AbortHandle,
 }
 
 impl Door {
@@ -68,26 +71,29 @@ impl Door {
     pub(crate) async fn open(
         self,
         listen: &Listen,
+        sockets: &Sockets,
         key: HostKey,
         settings: &Settings,
         tasks: &Tasks,
     ) -> anyhow::Result<Opened> {
-        let listener = TcpListener::bind((listen.host.as_str(), listen.port))
+        let listener = sockets
+            .listen("ssh.listen", listen)
             .await
             .with_context(|| {
                 format!("listen for SSH on {listen} (choose another with --ssh-listen)")
             })?;
-        let opened = Opened {
-            address: listener.local_addr().context("read the bound address")?,
-            fingerprint: key.fingerprint(),
-        };
+        let address = listener.local_addr().context("read the bound address")?;
+        let fingerprint = key.fingerprint();
         let limits = Limits {
             connections: settings.ssh_max_connections.0,
             ..Limits::default()
         };
         let serving = ssh::serve(listener, key, Arc::new(self), limits, tasks.clone());
-        tasks.spawn(serving);
-        Ok(opened)
+        Ok(Opened {
+            address,
+            fingerprint,
+            accepting: tasks.spawn(serving).abort_handle(),
+        })
     }
 }
 

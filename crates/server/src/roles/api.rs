@@ -29,6 +29,7 @@ use crate::{
     config::Settings,
     control_loop::{Nowhere, SYNC_TIMEOUT},
     data_plane::{Entry, api_options, gateway_options, usual_size},
+    handover::sockets::Sockets,
     metrics::{api_lines, sandbox_lines},
     serve::Signals,
 };
@@ -43,7 +44,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     ground::identity(settings)?;
     let probing = Tasks::default();
     let health = Health::serve(settings, &probing).await?;
-    let entry = Entry::open(settings, given_tls(settings)?)?;
+    let entry = Entry::open(settings, given_tls(settings)?, &Sockets::default())?;
     let starting = async {
         let ground = Ground::find(settings, &health).await?;
         health.not_ready("records are being read");

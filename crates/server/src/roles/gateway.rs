@@ -33,7 +33,9 @@ use crate::{
     config::Settings,
     control_loop::{Nowhere, SYNC_TIMEOUT},
     data_plane::{Entry, feed_routes, gateway_options, wake_options},
-    ext_proc, forwards, listener,
+    ext_proc, forwards,
+    handover::sockets::Sockets,
+    listener,
     metrics::{gateway_lines, wake_lines},
     serve::{Signals, bind},
     sleep::key_of,
@@ -58,7 +60,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let (seal, identity) = (ground::seal(settings)?, ground::identity(settings)?);
     let probing = Tasks::default();
     let health = Health::serve(settings, &probing).await?;
-    let entry = Entry::open(settings, given_tls(settings)?)?;
+    let entry = Entry::open(settings, given_tls(settings)?, &Sockets::default())?;
     let peer_listener = bind(&settings.peer_listen).await?;
     let ground = tokio::select! {
         name = signals.next() => return stopped_early(name),
@@ -123,8 +125,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     )
     .context("start the gateway")?;
     let raw = Tasks::default();
-    let _ = forwards::start(settings, &gateway.streams(), &raw).await?;
-    let envoys = ext_proc::start(settings, &gateway, &raw).await?;
+    let sockets = Sockets::default();
+    let _ = forwards::start(settings, &sockets, &gateway.streams(), &raw).await?;
+    let envoys = ext_proc::start(settings, &sockets, &gateway, &raw).await?;
+    drop(sockets);
     let counters = gateway.metrics();
     health.counts(move |page| {
         wake_lines(page, &flights);

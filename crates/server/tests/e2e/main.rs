@@ -51,6 +51,7 @@ mod start_commands;
 mod swaps;
 mod templates;
 mod tunnels;
+mod upgrades;
 mod usage;
 mod wakes;
 mod watching;

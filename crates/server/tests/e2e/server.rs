@@ -37,6 +37,47 @@ fn is_last(line: &str) -> bool {
     line.contains("dormouse get sandboxes")
 }
 
+/// Starts a server, and waits until it has announced itself. If it ends instead, answers what it said.
+pub(crate) fn launch(
+    home: &Path,
+    flags: &[&str],
+    more: &[(&str, &str)],
+) -> Result<(Child, String), String> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(home.join("log"))
+        .unwrap();
+    let mut child = dormouse(home)
+        .arg("serve")
+        // By environment, so that a flag of the test wins.
+        .envs([
+            ("DORMOUSE_DATA_DIR", "data"),
+            ("DORMOUSE_LISTEN", "127.0.0.1:0"),
+            ("DORMOUSE_E2B_LISTEN", "127.0.0.1:0"),
+            ("DORMOUSE_RUNTIME", "none"),
+        ])
+        .envs(more.iter().copied())
+        .args(flags)
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let mut announced = String::new();
+    for line in BufReader::new(stdout).lines() {
+        let line = line.unwrap();
+        announced.push_str(&line);
+        announced.push('\n');
+        if is_last(&line) {
+            return Ok((child, announced));
+        }
+    }
+    let _ = child.wait();
+    let log = std::fs::read_to_string(home.join("log")).unwrap();
+    Err(format!("{announced}\n{log}"))
+}
+
 /// A running server with a home of its own.
 pub(crate) struct Server {
     pub(crate) home: TempDir,
@@ -58,46 +99,14 @@ impl Server {
 
     /// The same, with more in its environment.
     pub(crate) fn start_in(home: TempDir, flags: &[&str], more: &[(&str, &str)]) -> Self {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(home.path().join("log"))
-            .unwrap();
-        let mut child = dormouse(home.path())
-            .arg("serve")
-            // By environment, so that a flag of the test wins.
-            .envs([
-                ("DORMOUSE_DATA_DIR", "data"),
-                ("DORMOUSE_LISTEN", "127.0.0.1:0"),
-                ("DORMOUSE_E2B_LISTEN", "127.0.0.1:0"),
-                ("DORMOUSE_RUNTIME", "none"),
-            ])
-            .envs(more.iter().copied())
-            .args(flags)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let mut announced = String::new();
-        for line in BufReader::new(stdout).lines() {
-            let line = line.unwrap();
-            announced.push_str(&line);
-            announced.push('\n');
-            if is_last(&line) {
-                break;
-            }
-        }
-        if is_last(&announced) {
-            return Self {
+        match launch(home.path(), flags, more) {
+            Ok((child, announced)) => Self {
                 home,
                 child,
                 announced,
-            };
+            },
+            Err(said) => panic!("the server did not start: {said}"),
         }
-        let _ = child.wait();
-        let log = std::fs::read_to_string(home.path().join("log")).unwrap();
-        panic!("the server did not start: {announced}\n{log}");
     }
 
     /// Where its data is.

@@ -1,0 +1,198 @@
+//! What two servers say to each other: JSON, one message a line, with the file descriptors that go with
+//! it.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    net::TcpListener,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use model::{Epoch, Uid};
+use rustix::{
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::UnixStream,
+    time::timeout,
+};
+
+/// The longest message: who is in use may be many.
+const LONGEST: usize = 16 << 20;
+/// How long a process may take to end once it has hung up.
+const ENDING: Duration = Duration::from_secs(3);
+/// The most file descriptors with one message; the kernel takes a few more.
+pub(super) const MOST_SOCKETS: usize = 64;
+
+/// What a new server says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "say")]
+pub(super) enum FromNew {
+    /// It wants to take over.
+    TakeOver { format: u32, version: String },
+    /// It would start: the other one may let go.
+    Ready,
+    /// It serves.
+    Serving,
+}
+
+/// What the server that runs says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "say")]
+pub(super) enum FromOld {
+    /// So many listeners come with this, for a setting.
+    Sockets { key: String, count: usize },
+    /// Those were all.
+    Offered,
+    /// It goes on itself.
+    Refused { why: String },
+    /// The data directory is free.
+    Released,
+    /// Who is in use.
+    Use { used: Vec<Used> },
+}
+
+/// A delivery that is or was in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Used {
+    pub(super) uid: Uid,
+    pub(super) epoch: Epoch,
+    pub(super) open: u32,
+    /// How long ago one was last opened or closed, in microseconds.
+    pub(super) ago: u64,
+}
+
+/// One side of the conversation.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: UnixStream,
+    /// The process at the other end.
+    peer: Option<OwnedFd>,
+    read: Vec<u8>,
+    received: VecDeque<OwnedFd>,
+}
+
+impl Line {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        let pid = pid.and_then(Pid::from_raw);
+        Self {
+            peer: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            stream,
+            read: Vec::new(),
+            received: VecDeque::new(),
+        }
+    }
+
+    /// Says something.
+    pub(super) async fn say(&self, what: &impl Serialize) -> io::Result<()> {
+        self.say_with(what, &[]).await
+    }
+
+    /// Says something, with listeners.
+    pub(super) async fn say_with(
+        &self,
+        what: &impl Serialize,
+        listeners: &[TcpListener],
+    ) -> io::Result<()> {
+        let mut text = serde_json::to_vec(what)?;
+        text.push(b'\n');
+        let mut sockets: Vec<BorrowedFd<'_>> = listeners.iter().map(|one| one.as_fd()).collect();
+        let mut sent = 0;
+        while sent < text.len() {
+            let write = || send(&self.stream, &text[sent..], &sockets);
+            sent += self.stream.async_io(Interest::WRITABLE, write).await?;
+            // They went with the first byte.
+            sockets.clear();
+        }
+        Ok(())
+    }
+
+    /// Hears something; `None` if the other one is gone.
+    pub(super) async fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(looked + end + 1);
+                let text = std::mem::replace(&mut self.read, rest);
+                return Ok(Some(serde_json::from_slice(&text)?));
+            }
+            looked = self.read.len();
+            if looked > LONGEST {
+                return Err(io::Error::other("a message is too long"));
+            }
+            let (read, received) = (&mut self.read, &mut self.received);
+            let stream = &self.stream;
+            let more = || receive(stream, read, received);
+            if stream.async_io(Interest::READABLE, more).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until the process at the other end, which has hung up, has ended with all that it held, or
+    /// had a while to.
+    pub(super) async fn peer_gone(mut self) {
+        let Some(Ok(peer)) = self.peer.take().map(AsyncFd::new) else {
+            return;
+        };
+        // One that lives on has not taken anything, or it is found out by its lock.
+        let _ = timeout(ENDING, peer.readable()).await;
+    }
+
+    /// The listeners that came with what was heard.
+    pub(super) fn take_sockets(&mut self, count: usize) -> io::Result<Vec<TcpListener>> {
+        if count > self.received.len() {
+            return Err(io::Error::other("fewer listeners came than were said"));
+        }
+        let taken = self.received.drain(..count);
+        Ok(taken.map(TcpListener::from).collect())
+    }
+}
+
+fn send(stream: &UnixStream, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let sent = sendmsg(
+        stream,
+        &[IoSlice::new(text)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    );
+    Ok(sent?)
+}
+
+fn receive(
+    stream: &UnixStream,
+    read: &mut Vec<u8>,
+    received: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut room = [0; 16 << 10];
+    let got = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut room)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sockets) = message {
+            received.extend(sockets);
+        }
+    }
+    read.extend_from_slice(&room[..got.bytes]);
+    Ok(got.bytes)
+}

@@ -1,0 +1,336 @@
+//! One server takes the place of another: nobody is refused, what is inside goes on, and whoever of the
+//! two dies leaves the other able to serve. They need root; without it these tests fail and say so.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::{
+        fs::PermissionsExt as _,
+        net::{UnixDatagram, UnixStream},
+    },
+    process::Child,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    run::agent,
+    sandboxes::until,
+    server::{Server, launch},
+    tunnels::forwarding,
+};
+
+/// Long enough for what a test does meanwhile.
+const PATIENT: [&str; 4] = ["--runtime", "local", "--drain-timeout", "60s"];
+
+fn start() -> Server {
+    agent();
+    Server::start_with(tempfile::tempdir().unwrap(), &PATIENT)
+}
+
+impl Server {
+    /// Has another process take its place. Answers the one that was replaced.
+    fn upgrade(&mut self, flags: &[&str]) -> Result<Child, String> {
+        let flags = [&["--take-over"][..], flags].concat();
+        let (next, _) = launch(self.home.path(), &flags, &[])?;
+        Ok(std::mem::replace(&mut self.child, next))
+    }
+
+    fn door(&self) -> String {
+        let url = self.exported("E2B_API_URL");
+        url.strip_prefix("http://").unwrap().to_owned()
+    }
+
+    /// Begins to take over, as another server would.
+    fn would_be(&self) -> WouldBe {
+        let stream = UnixStream::connect(self.data().join("handover")).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        WouldBe(BufReader::new(stream))
+    }
+
+    /// Waits until it has logged this so many times.
+    fn has_said(&self, text: &str, times: usize) {
+        until(text, || {
+            (self.log().matches(text).count() >= times).then_some(())
+        });
+    }
+}
+
+/// One that takes over as far as a test says.
+struct WouldBe(BufReader<UnixStream>);
+
+impl WouldBe {
+    fn say(&mut self, line: &str) {
+        let stream = self.0.get_mut();
+        stream.write_all(line.as_bytes()).unwrap();
+        stream.write_all(b"\n").unwrap();
+    }
+
+    fn hears(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.0.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it hung up before it said {word}");
+            if line.contains(&format!("\"say\":\"{word}\"")) {
+                return line;
+            }
+        }
+    }
+}
+
+/// Something open into a sandbox, which answers as long as it is.
+struct Open(TcpStream);
+
+impl Open {
+    /// By way of the gateway, as a program would by WebSocket.
+    fn into(server: &Server, id: &str) -> Self {
+        let mut stream = TcpStream::connect(server.door()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        let head = format!(
+            "GET / HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 7000\r\n\
+             Connection: Upgrade\r\nUpgrade: dormouse-tcp\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+        Self(stream)
+    }
+
+    #[track_caller]
+    fn echoes(&mut self) {
+        self.0.write_all(b"still there?").unwrap();
+        let mut back = [0; 12];
+        self.0.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"still there?");
+    }
+}
+
+/// One request on a connection of its own; how it was answered, or why not.
+fn ask(to: &str, head: &str) -> Result<String, String> {
+    let mut stream = TcpStream::connect(to).map_err(|e| format!("connect: {e}"))?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let text = format!("{head}\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream
+        .write_all(text.as_bytes())
+        .map_err(|e| format!("write: {e}"))?;
+    let mut answer = Vec::new();
+    stream
+        .read_to_end(&mut answer)
+        .map_err(|e| format!("read: {e}"))?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    match answer.starts_with("HTTP/1.1 200 ") {
+        true => Ok(answer),
+        false => Err(format!("answered: {answer:?}")),
+    }
+}
+
+#[test]
+fn nobody_is_refused_and_what_is_inside_goes_on_and_counts_as_use() {
+    let mut server = start();
+    let id = server.echoing("--auto-resume --idle-timeout 3s");
+    let serve = "setsid python3 -m http.server 8000 >http.log 2>&1 &";
+    server.inside(&id, serve);
+    let inside = format!("GET /echo.py HTTP/1.1\r\nE2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 8000");
+    let api = format!(
+        "GET /v2/sandboxes HTTP/1.1\r\nX-API-Key: {}",
+        server.exported("E2B_API_KEY")
+    );
+    until("the page is there", || ask(&server.door(), &inside).ok());
+    let mut open = Open::into(&server, &id);
+    open.echoes();
+    let forward = forwarding(&server, &id, &["0:7000"]);
+    let mut held = Open(TcpStream::connect(("127.0.0.1", forward.ports[0])).unwrap());
+    held.echoes();
+    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let to = server.door();
+    let (old, failures) = thread::scope(|scope| {
+        let asking = [&inside, &inside, &api].map(|head| {
+            let (done, asked, to) = (&done, &asked, &to);
+            scope.spawn(move || {
+                let mut failures = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    failures.extend(ask(to, head).err());
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+                failures
+            })
+        });
+        let old = server.upgrade(&PATIENT);
+        // Some more, by the new one.
+        let so_far = asked.load(Ordering::Relaxed);
+        until("more is asked", || {
+            (asked.load(Ordering::Relaxed) > so_far + 50).then_some(())
+        });
+        done.store(true, Ordering::Relaxed);
+        let failures = asking.map(|one| one.join().unwrap()).concat();
+        (old, failures)
+    });
+    let mut old = old.unwrap();
+    assert_eq!(failures, [""; 0], "of {}", asked.load(Ordering::Relaxed));
+    // Longer than it may idle: who is inside by the old one keeps it awake.
+    thread::sleep(Duration::from_secs(6));
+    assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
+    open.echoes();
+    held.echoes();
+    let events = server.run(&format!("sandbox logs {id}")).ok();
+    assert!(!events.contains("Paused"), "{events}");
+    drop((open, held, forward));
+    let ended = until("the old one ends", || old.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+    // And now nobody does.
+    until("it sleeps", || {
+        let listed = server.run("sandbox ls").ok();
+        listed.contains("paused").then_some(())
+    });
+    assert_eq!(server.inside(&id, "echo awake"), "awake\n");
+    server.end();
+}
+
+#[test]
+fn a_server_that_would_not_start_changes_nothing() {
+    let mut server = start();
+    let id = server.echoing("");
+    let mut open = Open::into(&server, &id);
+    let missing = ["--e2b-certificate", "/nowhere", "--e2b-key", "/nowhere"];
+    let flags = [&PATIENT[..], &missing].concat();
+    assert!(server.upgrade(&flags).unwrap_err().contains("/nowhere"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let flags = [&PATIENT[..], &["--ssh-listen", &at]].concat();
+    assert!(server.upgrade(&flags).unwrap_err().contains("ssh.listen"));
+    std::fs::rename(server.data().join("FORMAT"), server.data().join("F")).unwrap();
+    let format = server.data().join("FORMAT");
+    kit::durable::write_file(&format, b"7\n", 0o644).unwrap();
+    let refused = server.upgrade(&PATIENT).unwrap_err();
+    assert!(refused.contains('7'), "{refused}");
+    std::fs::rename(server.data().join("F"), server.data().join("FORMAT")).unwrap();
+    assert!(!server.log().contains("takes over"), "{}", server.log());
+    open.echoes();
+    server.run("sandbox ls").ok();
+    let mode = server.data().join("handover").metadata().unwrap();
+    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    let mut other = server.would_be();
+    other.say(r#"{"say":"takeOver","format":99,"version":"9"}"#);
+    assert!(other.hears("refused").contains("format"));
+    server.end();
+}
+
+#[test]
+fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside() {
+    let mut server = start();
+    let id = server.echoing("");
+    let mut open = Open::into(&server, &id);
+    // At each step of the new one: it is there, has the listeners, is ready, has the data directory.
+    for step in 0..4 {
+        let mut other = server.would_be();
+        if step > 0 {
+            other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+            other.hears("offered");
+        }
+        if step > 1 {
+            other.say(r#"{"say":"ready"}"#);
+        }
+        if step > 2 {
+            other.hears("released");
+        }
+        drop(other);
+        if step > 1 {
+            server.has_said("this one goes on", step - 1);
+        }
+        assert_eq!(server.inside(&id, "echo here"), "here\n", "{step}");
+        open.echoes();
+    }
+    // One that really starts, and finds somebody at its port when it is too late.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let late = ["--e2b-domain", "sbx.test", "--e2b-tls-listen", &at];
+    let refused = server.upgrade(&[&PATIENT[..], &late].concat());
+    assert!(refused.unwrap_err().contains("--e2b-tls-listen"));
+    server.has_said("this one goes on", 3);
+    assert_eq!(server.inside(&id, "echo here"), "here\n");
+    open.echoes();
+    // The old one dies while it lets go, held up by a request that does not end.
+    let mut slow = TcpStream::connect(server.door()).unwrap();
+    let key = server.exported("E2B_API_KEY");
+    let head = format!(
+        "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let begun = server.log().matches("another server takes over").count();
+    let (home, pid) = (server.home.path().to_owned(), server.child.id());
+    let next = thread::spawn(move || {
+        let flags = [&["--take-over"][..], &PATIENT].concat();
+        launch(&home, &flags, &[]).map(|(child, _)| child)
+    });
+    server.has_said("another server takes over", begun + 1);
+    assert_eq!(pid, server.child.id());
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    server.child = next.join().unwrap().unwrap();
+    assert_eq!(server.inside(&id, "echo here"), "here\n");
+    server.run(&format!("sandbox kill {id}")).ok();
+    until("it is gone", || {
+        let left = server.run("get sandboxes -A").ok();
+        left.is_empty().then_some(())
+    });
+}
+
+/// A process that is nobody's child here, and is not left behind.
+struct Stray(Pid);
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_starts_the_one_that_replaces_it_and_says_which_that_is() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("notify");
+    let notified = UnixDatagram::bind(&path).unwrap();
+    notified
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let main = || {
+        let mut heard = [0; 64];
+        let length = notified.recv(&mut heard).unwrap();
+        let text = String::from_utf8_lossy(&heard[..length]).into_owned();
+        let pid = text.strip_prefix("READY=1\nMAINPID=").unwrap();
+        pid.parse::<u32>().unwrap()
+    };
+    let socket = path.display().to_string();
+    let mut server = Server::start_in(home, &[], &[("NOTIFY_SOCKET", &socket)]);
+    assert_eq!(main(), server.child.id());
+    let port = server.port();
+    server.signal(Signal::USR2);
+    let next = main();
+    assert_ne!(next, server.child.id());
+    let next = Stray(Pid::from_raw(next.try_into().unwrap()).unwrap());
+    assert!(server.wait().success());
+    assert_eq!(server.port(), port);
+    server.run("get sandboxes -A").ok();
+    // Once more: what was taken over can be handed over.
+    kill_process(next.0, Signal::USR2).unwrap();
+    let last = Stray(Pid::from_raw(main().try_into().unwrap()).unwrap());
+    assert_ne!(last.0, next.0);
+    server.run("get sandboxes -A").ok();
+    assert!(!server.log().contains("ERROR"), "{}", server.log());
+}
