@@ -30,7 +30,7 @@ pub mod unpack;
 
 pub use capture::{Earlier, Written, capture, capture_all};
 pub use ids::Ids;
-pub use restore::restore;
+pub use restore::{restore, restore_and_tell};
 pub use unpack::{Limits, unpack};
 
 /// Deeper than anything but an attack, and shallow enough for a stack and a table of descriptors.

@@ -54,7 +54,8 @@ impl Tags {
 
 impl Store {
     /// The name of the image that `name` leads to now, by its digest. Nothing is downloaded but
-    /// its manifest, and that only if the policy says so or it is not here.
+    /// its manifest, and that only if the policy says so or it is not here; all of it where it is
+    /// here from another repository.
     ///
     /// # Errors
     /// If there is no such image, or nobody can say.
@@ -76,7 +77,16 @@ impl Store {
                 self.resolve(&reference).await?
             }
         };
-        Ok(reference.at(digest).to_string().into())
+        let exact = reference.at(digest);
+        // Here from elsewhere: a manifest is no proof that this repository has the rest of it.
+        let name = exact.to_string();
+        if let Some(digest) = exact.digest()
+            && self.find_digest(digest).is_some()
+            && self.find_chosen(&name)?.is_none()
+        {
+            self.pull(&name)?.wait(|_| {}).await?;
+        }
+        Ok(name.into())
     }
 
     async fn resolve(&self, reference: &Reference) -> Result<Digest> {

@@ -207,9 +207,7 @@ impl Store {
             let state = self.0.state.lock();
             let of_repository = |known: &str, digest: &Digest| {
                 let (reference, wanted) = wanted?;
-                let known = Reference::from_str(known).ok()?;
-                let same = known.registry() == reference.registry()
-                    && known.repository() == reference.repository();
+                let same = is_of_repository(known, reference);
                 let image = state.images.get(digest).filter(|_| same)?;
                 let is_it = image.digest() == wanted || image.index() == Some(wanted);
                 is_it.then(|| digest.clone())
@@ -318,6 +316,15 @@ impl Inner {
         self.images.join("names").join(hex(&digest))
     }
 
+    /// Images that have a name of that repository.
+    pub(crate) fn images_of(&self, repository: &Reference) -> Vec<Arc<Image>> {
+        let state = self.state.lock();
+        let named = state.names.iter();
+        let named = named.filter(|(name, _)| is_of_repository(name, repository));
+        let found = named.filter_map(|(_, digest)| state.images.get(digest).cloned());
+        found.collect()
+    }
+
     /// Gives an image that is whole its name.
     pub(crate) fn name(&self, name: &str, image: &Arc<Image>) -> Result<()> {
         let record = NameRecord {
@@ -391,6 +398,12 @@ impl Inner {
         }
         fs::rename(&new, self.images.join("captures")).doing("note the captured layers")
     }
+}
+
+fn is_of_repository(name: &str, reference: &Reference) -> bool {
+    Reference::from_str(name).is_ok_and(|name| {
+        (name.registry(), name.repository()) == (reference.registry(), reference.repository())
+    })
 }
 
 /// What a name is kept under.

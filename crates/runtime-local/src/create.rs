@@ -151,7 +151,7 @@ impl Engine {
             .doing("make the sandbox's directories")?;
         self.options.reached(Step::Directories);
         let process = thread::scope(|scope| {
-            let restoring = self.begin_restore(scope, place, &record);
+            let restoring = self.begin_restore(scope, place, &record)?;
             self.run(uid, place, &mut record, image, restoring)
         })?;
         record.stage = Stage::Made;

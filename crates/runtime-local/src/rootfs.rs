@@ -50,7 +50,7 @@ pub(crate) struct Root<'a> {
     pub(crate) place: &'a Place,
     pub(crate) record: &'a Record,
     pub(crate) image: &'a Image,
-    /// Nothing is mounted over the writable layer before it is restored.
+    /// Nothing is mounted over the writable layer before it is filled.
     pub(crate) restoring: Restoring<'a>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct HostMounts {
 
 impl Engine {
     /// Makes the mounts that need the rights of the host. The overlay is the last of them: it waits
-    /// until its writable layer is restored.
+    /// until its writable layer is filled, and what is returned is proven.
     pub(crate) fn host_mounts(
         &self,
         root: Root<'_>,
@@ -108,8 +108,9 @@ impl Engine {
             openat(CWD, &path, flags, Mode::empty()).doing(format!("open {}", path.display()))
         };
         let (upper, work) = (open(place.upper())?, open(place.work())?);
-        restoring.wait()?;
+        let proving = restoring.wait_until_filled()?;
         all.insert(0, mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?);
+        proving.wait()?;
         Ok(HostMounts {
             handed_over: all,
             _layers: lowers,

@@ -49,7 +49,7 @@ async fn sleeping(host: &Host, at: Fence) -> (WorkloadSpec, PathBuf) {
 }
 
 #[tokio::test]
-async fn nothing_is_mounted_over_a_damaged_layer() {
+async fn nothing_runs_over_a_damaged_layer() {
     let (host, steps) = noting();
     let at = fence(1, 1);
     let (from, file) = sleeping(&host, at).await;
@@ -70,7 +70,7 @@ async fn nothing_is_mounted_over_a_damaged_layer() {
 }
 
 #[tokio::test]
-async fn a_first_process_is_made_while_its_layer_is_read_and_mounts_nothing_before() {
+async fn a_first_process_is_made_while_its_layer_is_read_and_gets_its_root_after() {
     let (host, steps) = noting();
     let at = fence(1, 1);
     let (from, file) = sleeping(&host, at).await;

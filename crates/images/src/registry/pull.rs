@@ -31,6 +31,7 @@ pub(crate) async fn pull(
 ) -> Result<Pinned> {
     let inner = store.inner();
     let session = Session::open(&inner.registry, reference, tasks.clone(), login, reach).await?;
+    let session = session.proving(inner);
     let mut hold = Hold::new(inner.clone());
     let (digest, bytes) = session.fetch_document(reference.version()).await?;
     if let Some(found) = store.find_digest(&digest)

@@ -1,8 +1,10 @@
-//! What repositories have served to this process.
+//! What repositories have served to this host.
 //!
-//! A digest is no proof that whoever names it may have what it names. A pull for somebody who may not
-//! have all that is on this host takes nothing that happens to be here: its repository has to serve
-//! every byte of it, once. The same repository serves it to others too, so it is not asked again.
+//! A digest is no proof that whoever names it may have what it names, and whoever may write to a
+//! repository names what he likes in it. So a pull takes nothing that happens to be here: its
+//! repository has to serve every byte of it, once, whoever pulls and with whatever credentials. The
+//! same repository serves it to others too, so it is not asked again, neither by this process nor,
+//! as long as an image of that repository has a name here, by the next one.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +25,16 @@ const MOST: usize = 1 << 16;
 pub(super) struct Served(Mutex<BTreeSet<(Box<str>, Digest)>>);
 
 impl Session<'_> {
+    /// The same, for a pull: it takes what its repository serves, or has served before.
+    pub(super) fn proving(mut self, store: &Inner) -> Self {
+        self.proves = true;
+        for image in store.images_of(self.reference) {
+            let parts = image.blobs().chain(image.diff_ids());
+            parts.for_each(|part| self.note_served(part));
+        }
+        self
+    }
+
     /// Notes what the repository has served, or proven by what it served.
     pub(super) fn note_served(&self, digest: &Digest) {
         let mut served = self.registry.served.0.lock();

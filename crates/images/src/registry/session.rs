@@ -30,7 +30,7 @@ pub(super) struct Session<'a> {
     scheme: Scheme,
     credentials: Option<Credentials>,
     reach: Reach,
-    /// Whether this is for somebody who may not have all that is on this host.
+    /// Whether what is on this host counts only if its repository has served it.
     pub(super) proves: bool,
     authorization: Mutex<Option<HeaderValue>>,
 }
@@ -59,10 +59,7 @@ impl<'a> Session<'a> {
             writes: false,
             scheme: registry.scheme(reference.host(), reach).await?,
             reach,
-            proves: match login {
-                Login::Configured | Login::Secret(_) => false,
-                Login::Given(_) | Login::Nobody => true,
-            },
+            proves: false,
             credentials: login.find(&registry.options, reference.registry())?,
             authorization: Mutex::default(),
             registry,
