@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use model::Version;
 use routes::{Gate, Route, State};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -33,6 +34,8 @@ pub(crate) enum Entry {
     Wake(Found),
     /// Its sandbox is to be looked for first: see [`search`].
     Search,
+    /// Its client has seen more than is known here: see [`crate::progress::catch_up`].
+    Behind(Version),
     /// It is the API's.
     Fallback,
     /// It is a browser's question, to be answered in the agent's stead.
@@ -52,6 +55,7 @@ pub(crate) fn enter(shared: &Shared, asking: &Asking<'_>, told: u64) -> Entry {
             Decision::Forward(found) => found,
             Decision::Wake(found) => return Entry::Wake(found),
             Decision::Search => return Entry::Search,
+            Decision::Behind(version) => return Entry::Behind(version),
             Decision::Fallback => return Entry::Fallback,
             Decision::Preflight => return Entry::Preflight,
             Decision::Refuse(refused) => return Entry::Refuse(refused),

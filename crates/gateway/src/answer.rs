@@ -44,6 +44,10 @@ pub(crate) enum Refusal {
     Starting,
     /// The routes are not known yet.
     NotSynced,
+    /// The version that the client says it has seen is none.
+    BadVersion,
+    /// The client has seen more than is known here.
+    Behind,
     /// The gateway is short of something.
     Overloaded,
     /// The sandbox took the connection and gave no answer.
@@ -144,6 +148,18 @@ impl Refusal {
             Self::NotSynced => later(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the gateway does not know all sandboxes yet",
+                1,
+                Outcome::NotSynced,
+            ),
+            Self::BadVersion => row(
+                StatusCode::BAD_REQUEST,
+                "Dormouse-Version: send what an answer of the API gave in the same header, once, or \
+                 leave it out",
+                Outcome::BadAddress,
+            ),
+            Self::Behind => later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the gateway has not heard of the latest change yet",
                 1,
                 Outcome::NotSynced,
             ),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Body;
+use model::Version;
 use routes::Route;
 
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     gateway::Shared,
     glance::{Glance, Marks},
     names::Fields,
+    progress,
     signature::{self, Signed},
     socket2, tcp,
 };
@@ -69,6 +71,8 @@ pub(crate) enum Decision {
     Fallback,
     /// Find the sandbox whose token signed it.
     Search,
+    /// Wait until what its client has seen is known here.
+    Behind(Version),
     /// Answer a browser's question.
     Preflight,
     /// Refuse it.
@@ -179,7 +183,15 @@ pub(crate) fn decide(shared: &Shared, asking: &Asking<'_>) -> Decision {
     if port == Port::AGENT && (asking.is_bare || gate::is_internal(path)) {
         return refuse(Refusal::Internal);
     }
-    let Some(route) = shared.ports.routes.lookup(&*id) else {
+    let known = shared.ports.routes.lookup(&*id);
+    match progress::read(seen.version) {
+        Ok(Some(version)) if is_behind(shared, known.as_deref(), version) => {
+            return Decision::Behind(version);
+        }
+        Ok(_) => {}
+        Err(refusal) => return refuse(refusal),
+    }
+    let Some(route) = known else {
         return refuse(if shared.ports.routes.synced() {
             Refusal::NotFound
         } else {
@@ -218,6 +230,12 @@ pub(crate) fn decide(shared: &Shared, asking: &Asking<'_>) -> Decision {
         Passage::Park => Decision::Wake(found),
         Passage::NotFound => refuse(Refusal::NotFound),
     }
+}
+
+/// Whether more has happened, as the client has seen, than is known here of a sandbox.
+fn is_behind(shared: &Shared, known: Option<&Route>, version: Version) -> bool {
+    let is_newer = known.is_some_and(|route| route.version >= version);
+    !is_newer && !shared.ports.progress.has_reached(version)
 }
 
 /// Whether signatures of a sandbox can be checked here.

@@ -21,7 +21,7 @@ use crate::{
     headers::masked_host,
     metrics::Outcome,
     names::Fields,
-    tcp,
+    progress, tcp,
     wake::{NoWake, Watch},
 };
 
@@ -66,7 +66,7 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
-/// A request whose sandbox sleeps, or is to be looked for.
+/// A request whose sandbox sleeps, or is to be looked for, or of which not enough is known yet.
 #[derive(Debug)]
 pub struct Waiting(Entry);
 
@@ -146,6 +146,9 @@ impl Front {
     pub async fn wait(&self, head: &Head<'_>, waiting: Waiting) -> Verdict {
         let asking = head.asking();
         let mut entry = waiting.0;
+        if let Entry::Behind(version) = entry {
+            entry = progress::catch_up(&self.0, &asking, head.told(), version).await;
+        }
         if matches!(entry, Entry::Search) {
             entry = admit::search(&self.0, &asking, head.told()).await;
         }
@@ -160,8 +163,10 @@ impl Front {
             };
         }
         match entry {
-            // Nobody is looked for twice.
-            Entry::Search => self.verdict(head, Entry::Refuse(Refusal::InvalidSignature.into())),
+            // Nobody is waited or looked for twice.
+            Entry::Behind(_) | Entry::Search => {
+                self.verdict(head, Entry::Refuse(Refusal::InvalidSignature.into()))
+            }
             entry => self.verdict(head, entry),
         }
     }
@@ -211,7 +216,7 @@ impl Front {
     fn verdict(&self, head: &Head<'_>, entry: Entry) -> Verdict {
         match entry {
             Entry::In(found, held) => Verdict::Pass(Admitted { found, held }),
-            Entry::Wake(_) | Entry::Search => Verdict::Wait(Waiting(entry)),
+            Entry::Wake(_) | Entry::Search | Entry::Behind(_) => Verdict::Wait(Waiting(entry)),
             Entry::Fallback => Verdict::Unaddressed,
             Entry::Preflight => Verdict::Answer(Answer {
                 response: Box::new(answer::preflight(head.headers)),

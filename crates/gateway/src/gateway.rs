@@ -20,6 +20,7 @@ use crate::{
     front::Front,
     metrics::{Counters, Metrics},
     options::Options,
+    progress::{self, Progress},
     tcp::Streams,
     wake::Wake,
     worker::{Door, Stop, Worker},
@@ -36,6 +37,8 @@ pub struct Ports {
     pub pods: Arc<dyn Pods>,
     /// How they are woken.
     pub wake: Arc<dyn Wake>,
+    /// How far what is known of them has come.
+    pub progress: Arc<dyn Progress>,
     /// From which their tokens are derived, to find and check signed URLs.
     pub seal: Option<Seal>,
     /// Time.
@@ -73,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) outside: Handle,
     /// One search for a signed URL's sandbox at a time.
     pub(crate) searches: Semaphore,
+    /// Those whose clients have seen more than is known here.
+    pub(crate) behind: Semaphore,
 }
 
 /// A gateway that serves.
@@ -137,6 +142,7 @@ impl Gateway {
             fallback,
             outside: Handle::current(),
             searches: Semaphore::new(1),
+            behind: Semaphore::new(progress::MOST),
         });
         let mut gateway = Self {
             addresses,

@@ -16,6 +16,8 @@ pub(crate) struct Glance<'a> {
     pub(crate) host: Field<'a>,
     pub(crate) id: Field<'a>,
     pub(crate) port: Field<'a>,
+    /// How far its client has come.
+    pub(crate) version: Field<'a>,
     pub(crate) access_token: Option<&'a [u8]>,
     pub(crate) traffic_token: Option<&'a [u8]>,
     request_id: Option<&'a [u8]>,
@@ -41,6 +43,7 @@ impl<'a> Glance<'a> {
             host: Field::Absent,
             id: Field::Absent,
             port: Field::Absent,
+            version: Field::Absent,
             access_token: None,
             traffic_token: None,
             request_id: None,
@@ -57,6 +60,7 @@ impl<'a> Glance<'a> {
             Name::Host => seen.host = again(seen.host, value),
             Name::SandboxId => seen.id = again(seen.id, value),
             Name::SandboxPort => seen.port = again(seen.port, value),
+            Name::Version => seen.version = again(seen.version, value),
             // Of several, the first counts, as for whoever is behind.
             Name::AccessToken => seen.access_token = seen.access_token.or(Some(value)),
             Name::TrafficToken => seen.traffic_token = seen.traffic_token.or(Some(value)),

@@ -31,7 +31,7 @@ use crate::{
     metrics::{Outcome, Waited},
     names::Fields,
     pool::Key,
-    socket2,
+    progress, socket2,
     tcp::{self, Stream},
     tunnel::{Far, Tunnel},
     upload::Upload,
@@ -106,6 +106,10 @@ async fn other(
     mut entry: Entry,
     request: Request<Incoming>,
 ) -> Response<Body> {
+    if let Entry::Behind(version) = entry {
+        let (asking, told) = (Asking::of(&request), told(&request));
+        entry = progress::catch_up(&worker.shared, &asking, told, version).await;
+    }
     if matches!(entry, Entry::Search) {
         entry = admit::search(&worker.shared, &Asking::of(&request), told(&request)).await;
     }
@@ -121,8 +125,8 @@ async fn other(
             answer::preflight(request.headers()).map(|bytes| Body::own(bytes, open))
         }
         Entry::Refuse(refused) => refuse(&worker, open, refused, request.headers()),
-        // It was looked for above, and nobody is looked for twice.
-        Entry::Search => {
+        // It was waited and looked for above, and nobody is twice.
+        Entry::Behind(_) | Entry::Search => {
             let refused = Refusal::InvalidSignature.into();
             refuse(&worker, open, refused, request.headers())
         }

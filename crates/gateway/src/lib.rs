@@ -29,6 +29,7 @@
 //! | `signature` | signed URLs of files |
 //! | `answer` | what the gateway answers by itself |
 //! | [`wake`] | the port for waking |
+//! | [`progress`] | how far the routes have come, for clients who say how far they have |
 //! | `decide`, `admit` | what to do with a request, and who goes in |
 //! | [`front`] | the same for somebody else who moves the bytes |
 //! | `handle` | from a request to its answer |
@@ -65,6 +66,7 @@ pub mod metrics;
 mod names;
 pub mod options;
 mod pool;
+pub mod progress;
 mod serve;
 mod signature;
 mod socket2;
@@ -83,6 +85,7 @@ pub use gate::{Passage, passage};
 pub use gateway::{Gateway, Ports, StartError};
 pub use metrics::Metrics;
 pub use options::{Limits, Options};
+pub use progress::{Progress, Timeless};
 pub use routes::WakeError;
 pub use tcp::{OpenError, Proof, Stream, Streams, To};
 pub use wake::{NoWake, Wake, Watch};

@@ -64,6 +64,7 @@ pub(crate) enum Name {
     AccessToken,
     TrafficToken,
     RequestId,
+    Version,
     FetchMode,
     Origin,
     AskedMethod,
@@ -105,6 +106,7 @@ impl Name {
             15 => &[("x-forwarded-for", Self::ForwardedFor)],
             16 => &[
                 ("e2b-sandbox-port", Self::SandboxPort),
+                ("dormouse-version", Self::Version),
                 ("x-forwarded-host", Self::ForwardedHost),
                 ("proxy-connection", Self::Hop),
             ],

@@ -129,7 +129,10 @@ impl OpenError {
 impl From<Refusal> for OpenError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Address(_) | Refusal::Malformed(_) | Refusal::NotFound => Self::NotFound,
+            Refusal::Address(_)
+            | Refusal::Malformed(_)
+            | Refusal::BadVersion
+            | Refusal::NotFound => Self::NotFound,
             Refusal::PortClosed => Self::PortClosed,
             Refusal::Unauthorized
             | Refusal::InvalidSignature
@@ -139,7 +142,9 @@ impl From<Refusal> for OpenError {
             Refusal::NotWoken { .. } => Self::NotWoken,
             Refusal::TeamLimit { .. } => Self::TeamLimit,
             Refusal::TooMany => Self::TooMany,
-            Refusal::Starting | Refusal::NotSynced | Refusal::Overloaded => Self::Busy,
+            Refusal::Starting | Refusal::NotSynced | Refusal::Behind | Refusal::Overloaded => {
+                Self::Busy
+            }
             // A stream has no body of a request.
             Refusal::NoAnswer | Refusal::TooLarge | Refusal::BodyLate => Self::NoAnswer,
         }

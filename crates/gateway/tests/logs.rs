@@ -11,7 +11,7 @@ use std::{
 };
 
 use auth::Seal;
-use gateway::{Gateway, Listen, NoWake, Options, Ports};
+use gateway::{Gateway, Listen, NoWake, Options, Ports, Timeless};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, Writer};
@@ -82,6 +82,7 @@ async fn no_token_or_signature_is_ever_logged() {
         inside: Arc::new(NoInside),
         pods: Arc::new(Trusting),
         wake: Arc::new(NoWake),
+        progress: Arc::new(Timeless),
         seal: Some(seal.clone()),
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(Entropy::seeded(1)),

@@ -200,6 +200,7 @@ impl DataPlane {
                 Arc::clone(on.control.desk()),
                 unsaid,
             )),
+            progress: Arc::new(Routed(used.watched.clone())),
             seal: Some(on.seal),
             clock: Arc::clone(on.clock),
             entropy: Arc::clone(on.entropy),

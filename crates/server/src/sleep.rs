@@ -112,7 +112,7 @@ impl Followers for GatewayUse {
     }
 }
 
-/// The route table, as the API asks for it.
+/// The route table, as the API and the gateway ask for it.
 #[derive(Debug)]
 pub(crate) struct Routed(pub(crate) Watched);
 
@@ -121,6 +121,17 @@ impl e2b::ports::Followers for Routed {
     async fn have_seen(&self, _: &Key, version: Version) {
         // One that cannot say is no reason not to answer.
         let _ = self.0.wait_for(version, Instant::now() + FOLLOWING).await;
+    }
+}
+
+#[async_trait]
+impl gateway::Progress for Routed {
+    fn has_reached(&self, version: Version) -> bool {
+        self.0.version() >= version
+    }
+
+    async fn reach(&self, version: Version, deadline: Instant) -> bool {
+        self.0.wait_for(version, deadline).await
     }
 }
 

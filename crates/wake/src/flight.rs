@@ -143,6 +143,16 @@ impl Flights {
         }
     }
 
+    /// Tells of a route that another process has written, which may be long before it is seen here.
+    pub fn heard(&self, route: &Arc<Route>) {
+        if route.state == State::Running {
+            let news = self.0.board.lock().news((route.uid, route.epoch));
+            if let Some(news) = news {
+                news.tell(Arc::clone(route));
+            }
+        }
+    }
+
     async fn wait(&self, route: &Route, deadline: Instant) -> Outcome {
         let inner = &*self.0;
         if route.is_closing

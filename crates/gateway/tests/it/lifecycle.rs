@@ -74,6 +74,7 @@ fn ports(world: &World) -> gateway::Ports {
         inside: world.inside.clone(),
         pods: std::sync::Arc::new(runtime::Trusting),
         wake: std::sync::Arc::new(gateway::NoWake),
+        progress: std::sync::Arc::new(gateway::Timeless),
         seal: None,
         clock: std::sync::Arc::new(kit::SystemClock::default()),
         entropy: std::sync::Arc::new(kit::Entropy::seeded(1)),

@@ -7,6 +7,7 @@
 )]
 
 mod answers;
+mod behind;
 mod client;
 mod half_closed;
 mod hostile;

@@ -11,7 +11,9 @@ use std::{
 };
 
 use auth::Seal;
-use gateway::{Gateway, Listen, NoWake, Options, Ports, Wake, metrics::Outcome};
+use gateway::{
+    Gateway, Listen, NoWake, Options, Ports, Progress, Timeless, Wake, metrics::Outcome,
+};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, TokenHash, Writer};
@@ -58,6 +60,7 @@ pub(crate) struct Setup {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) is_synced: bool,
     pub(crate) pods: Arc<dyn Pods>,
+    pub(crate) progress: Arc<dyn Progress>,
 }
 
 impl Default for Setup {
@@ -69,6 +72,7 @@ impl Default for Setup {
                 ..Options::default()
             },
             wake: Arc::new(NoWake),
+            progress: Arc::new(Timeless),
             fallback: None,
             tls: None,
             is_synced: true,
@@ -102,6 +106,7 @@ impl World {
             inside: inside.clone(),
             pods: setup.pods,
             wake: setup.wake,
+            progress: setup.progress,
             seal: Some(seal.clone()),
             clock: Arc::new(SystemClock::default()),
             entropy: Arc::new(Entropy::seeded(1)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use auth::{Keys, Ledger, members::TeamQuota};
 use e2b::{Caches, E2b};
-use gateway::{Forwarded, Gateway, NoWake, Ports};
+use gateway::{Forwarded, Gateway, NoWake, Ports, Timeless};
 use kit::Tasks;
 use peers::Interest;
 use plugins::Plugins;
@@ -65,6 +65,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         inside: Arc::new(Nowhere),
         pods: Arc::new(Forwarded::new(seal)),
         wake: Arc::new(NoWake),
+        progress: Arc::new(Timeless),
         seal: None,
         clock: Arc::clone(&ground.clock),
         entropy: Arc::clone(&ground.entropy),

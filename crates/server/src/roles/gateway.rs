@@ -38,7 +38,7 @@ use crate::{
     listener,
     metrics::{gateway_lines, wake_lines},
     serve::{Signals, bind},
-    sleep::key_of,
+    sleep::{Routed, key_of},
 };
 
 /// How long control may take to hear of a gateway. If it is not there, nobody is put to sleep either.
@@ -86,6 +86,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         wake_options(settings),
     );
     let activity = gateway::Activity::new(Arc::clone(clock));
+    let routed = watched.clone();
     let peering = Tasks::default();
     let near = NearGateway {
         activity: activity.clone(),
@@ -112,6 +113,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             flights: flights.clone(),
             routes: routing.clone(),
         }),
+        progress: Arc::new(Routed(routed)),
         seal: Some(seal),
         clock: Arc::clone(clock),
         entropy: Arc::clone(entropy),

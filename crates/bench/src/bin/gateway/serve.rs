@@ -9,7 +9,7 @@ use std::{
 };
 
 use ext_proc::{Server, Upstream};
-use gateway::{Gateway, Listen, NoWake, Options, Ports};
+use gateway::{Gateway, Listen, NoWake, Options, Ports, Timeless};
 use kit::{Entropy, SystemClock};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, TokenHash, Writer};
@@ -79,6 +79,7 @@ pub(super) fn serve(upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
         inside: Arc::new(NoInside),
         pods: Arc::new(Trusting),
         wake: Arc::new(NoWake),
+        progress: Arc::new(Timeless),
         seal: None,
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(Entropy::from_os()),
