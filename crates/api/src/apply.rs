@@ -50,6 +50,10 @@ impl Manager {
         if !wanted.is_object() {
             return Err(Refusal::bad_field(".", "the body is not an object"));
         }
+        let metadata = wanted.get("metadata");
+        if metadata.is_some_and(|metadata| !metadata.is_object()) {
+            return Err(Refusal::bad_field("metadata", "it is not an object"));
+        }
         if wanted
             .pointer("/metadata/managedFields")
             .is_some_and(|m| !m.is_null())

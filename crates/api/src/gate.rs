@@ -1,9 +1,14 @@
-//! What plugins say of pools that clients create, change and delete, and of sandboxes they create.
+//! What plugins say of pools that clients create, change and delete, and of sandboxes they create, make
+//! larger or wake.
 //!
 //! They are asked after everything else was checked and before the store hears of it, for a dry
 //! run too.
 
-use model::{Sandbox, SandboxPool, Spec as _, pool::PoolSpec, sandbox::SandboxSpec};
+use model::{
+    Namespace, Sandbox, SandboxPool, Spec as _,
+    pool::PoolSpec,
+    sandbox::{DesiredState, SandboxSpec},
+};
 use plugins::{Creation, Holds, Purpose};
 use store::{Change, Draft, Half, Record};
 
@@ -32,43 +37,75 @@ pub(crate) async fn before_create(
             let Some(team) = owner.or(sandbox.metadata.namespace.as_ref()) else {
                 return Ok(Holds::default());
             };
-            let wanted = Creation {
-                purpose: Purpose::Applied,
-                team,
-                spec: &sandbox.spec,
-                count: 1,
-                ids: sandbox.spec.sandbox_id.as_slice(),
-            };
-            let mut admitted = api.plugins.before_create(&wanted).await;
-            match &admitted.limited {
-                Some(limited) => Err(Refusal::limited(limited)),
-                None => Ok(admitted.next_holds()),
+            one(api, Purpose::Applied, team, &sandbox.spec).await
+        }
+        _ => Ok(Holds::default()),
+    }
+}
+
+async fn one(
+    api: &ResourceApi,
+    purpose: Purpose<'_>,
+    team: &Namespace,
+    spec: &SandboxSpec,
+) -> Result<Holds, Refusal> {
+    let wanted = Creation {
+        purpose,
+        team,
+        spec,
+        count: 1,
+        ids: spec.sandbox_id.as_slice(),
+    };
+    let mut admitted = api.plugins.before_create(&wanted).await;
+    match &admitted.limited {
+        Some(limited) => Err(Refusal::limited(limited)),
+        None => Ok(admitted.next_holds()),
+    }
+}
+
+/// A client asks for a change of an object. What plugins set aside for it is to be told when it is written.
+pub(crate) async fn before_update(
+    api: &ResourceApi,
+    current: &Record,
+    change: &Change,
+    served: Served,
+) -> Result<Holds, Refusal> {
+    let Half::Spec { meta, spec } = &change.half else {
+        return Ok(Holds::default());
+    };
+    if api.plugins.is_empty() {
+        return Ok(Holds::default());
+    }
+    let mut next = current.clone();
+    next.meta = (**meta).clone();
+    next.spec = spec.clone();
+    match current.kind {
+        PoolSpec::KIND => {
+            let (old, new): (SandboxPool, SandboxPool) = (current.decode()?, next.decode()?);
+            let asked = api.plugins.before_pool_update(&old, &new).await;
+            let refused = |error| Refusal::plugin(served.about(current.meta.name.as_str()), error);
+            asked.map_err(refused)?;
+            Ok(Holds::default())
+        }
+        SandboxSpec::KIND => {
+            let (old, new): (Sandbox, Sandbox) = (current.decode()?, next.decode()?);
+            let owner = new.spec.owner.as_ref().map(|owner| &owner.team);
+            match owner.or(new.metadata.namespace.as_ref()) {
+                Some(team) if may_count_for_more(&old.spec, &new.spec) => {
+                    one(api, Purpose::Changed, team, &new.spec).await
+                }
+                Some(_) | None => Ok(Holds::default()),
             }
         }
         _ => Ok(Holds::default()),
     }
 }
 
-/// A client asks for a change of an object.
-pub(crate) async fn before_update(
-    api: &ResourceApi,
-    current: &Record,
-    change: &Change,
-    served: Served,
-) -> Result<(), Refusal> {
-    let Half::Spec { meta, spec } = &change.half else {
-        return Ok(());
-    };
-    if api.plugins.is_empty() || current.kind != PoolSpec::KIND {
-        return Ok(());
-    }
-    let old: SandboxPool = current.decode()?;
-    let mut next = current.clone();
-    next.meta = (**meta).clone();
-    next.spec = spec.clone();
-    let new: SandboxPool = next.decode()?;
-    let asked = api.plugins.before_pool_update(&old, &new).await;
-    asked.map_err(|error| Refusal::plugin(served.about(current.meta.name.as_str()), error))
+/// Whether a change may make a sandbox count for more than it did. One that is to sleep counts for as much
+/// whatever its size.
+fn may_count_for_more(old: &SandboxSpec, new: &SandboxSpec) -> bool {
+    let wakes = old.desired_state == DesiredState::Paused;
+    new.desired_state == DesiredState::Running && (wakes || old.resources != new.resources)
 }
 
 /// A client asks for the end of an object.

@@ -299,11 +299,13 @@ impl Update {
             fields: checked.fields,
             key,
         };
-        gate::before_update(api, &self.current, &change, served).await?;
+        let holds = gate::before_update(api, &self.current, &change, served).await?;
         let record = if self.options.dry_run {
             rules::update(Some(&self.current), change, stamp(api))?.into_record()
         } else {
-            api.store.update(change).await?
+            let record = api.store.update(change).await?;
+            holds.written(record.version());
+            record
         };
         Ok(Written { record, warnings })
     }

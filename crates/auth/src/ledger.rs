@@ -41,6 +41,9 @@ pub struct Ledger {
     teams: Mutex<BTreeMap<Namespace, Arc<Mutex<Book>>>>,
 }
 
+/// What a sandbox counts for.
+type Weigh = fn(&Sandbox, Size) -> Usage;
+
 /// The reservations of one team.
 #[derive(Debug, Default)]
 struct Book {
@@ -81,6 +84,49 @@ impl Ledger {
         id: &SandboxId,
         wanted: &SandboxSpec,
     ) -> Result<Reservation, QuotaExceeded> {
+        self.take(account, id, wanted, quota::weigh)
+    }
+
+    /// Takes what a sandbox counts for that its owner, or traffic, wants awake and that still sleeps. Others
+    /// like it count for nothing awake until they have taken theirs: it is asked here in turn.
+    ///
+    /// # Errors
+    /// If the team may not have that much more, or not with this key.
+    pub fn wake(
+        &self,
+        account: &Account,
+        id: &SandboxId,
+        wanted: &SandboxSpec,
+    ) -> Result<Reservation, QuotaExceeded> {
+        self.take(account, id, wanted, quota::weigh_observed)
+    }
+
+    /// Whether a sandbox that was written is within what its team may have, of all that were made before
+    /// it. One that is not in the cache has nothing before it.
+    ///
+    /// # Errors
+    /// If the others are too many already.
+    pub fn in_turn(&self, account: &Account, id: &SandboxId) -> Result<(), QuotaExceeded> {
+        let Some(own) = self.sandboxes.find_one_by(SandboxIndex::Id, id.as_str()) else {
+            return Ok(());
+        };
+        let place = |sandbox: &Sandbox| (sandbox.metadata.creation_timestamp, sandbox.uid());
+        let mut used = Used::default();
+        for sandbox in self.sandboxes_of(&account.team) {
+            if place(&sandbox) < place(&own) {
+                self.add(&mut used, account, &sandbox, quota::weigh);
+            }
+        }
+        quota::check(account, used, self.size(&own.spec).awake())
+    }
+
+    fn take(
+        &self,
+        account: &Account,
+        id: &SandboxId,
+        wanted: &SandboxSpec,
+        weigh: Weigh,
+    ) -> Result<Reservation, QuotaExceeded> {
         let weight = self.size(wanted).awake();
         if account.is_unlimited() {
             return Ok(Reservation(None));
@@ -88,7 +134,7 @@ impl Ledger {
         let book = self.book(&account.team);
         let place = {
             let mut book = book.lock();
-            let (used, before) = self.count(&mut book, account, Some(id));
+            let (used, before) = self.count(&mut book, account, Some(id), weigh);
             quota::check(account, used, weight.beyond(before))?;
             let place = book.next;
             book.next += 1;
@@ -117,7 +163,7 @@ impl Ledger {
         let book = self.book(&account.team);
         let mut used = {
             let mut book = book.lock();
-            self.count(&mut book, account, None).0
+            self.count(&mut book, account, None, quota::weigh).0
         };
         for pool in pools {
             let members = self
@@ -142,7 +188,7 @@ impl Ledger {
     pub fn used(&self, account: &Account) -> Used {
         let mut used = Used::default();
         for sandbox in self.sandboxes_of(&account.team) {
-            self.add(&mut used, account, &sandbox);
+            self.add(&mut used, account, &sandbox, quota::weigh);
         }
         used
     }
@@ -153,7 +199,13 @@ impl Ledger {
     }
 
     /// What is used or reserved by now, and what of it is the sandbox with this id.
-    fn count(&self, book: &mut Book, account: &Account, id: Option<&SandboxId>) -> (Used, Usage) {
+    fn count(
+        &self,
+        book: &mut Book,
+        account: &Account,
+        id: Option<&SandboxId>,
+        weigh: Weigh,
+    ) -> (Used, Usage) {
         // The version first: what the cache has by then, it still has, or something newer, when the
         // sandboxes are looked at.
         let seen = self.sandboxes.version();
@@ -174,7 +226,7 @@ impl Ledger {
             if own.is_some_and(|own| reserved.contains_key(own)) {
                 continue;
             }
-            let weight = self.add(&mut used, account, &sandbox);
+            let weight = self.add(&mut used, account, &sandbox, weigh);
             if own.is_some() && own == id {
                 before = weight;
             }
@@ -191,8 +243,8 @@ impl Ledger {
         (used, before)
     }
 
-    fn add(&self, used: &mut Used, account: &Account, sandbox: &Sandbox) -> Usage {
-        let weight = quota::weigh(sandbox, self.size(&sandbox.spec));
+    fn add(&self, used: &mut Used, account: &Account, sandbox: &Sandbox, weigh: Weigh) -> Usage {
+        let weight = weigh(sandbox, self.size(&sandbox.spec));
         used.team = used.team.plus(weight);
         let key = sandbox.spec.owner.as_ref().and_then(|o| o.key.as_ref());
         if key.is_some() && key == account.key.as_ref() {

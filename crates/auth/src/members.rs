@@ -2,7 +2,9 @@
 //!
 //! A request to the E2B API reserves by itself, with the key it came with. A declarative claim and
 //! a sandbox that is applied have no key: here their team's quotas decide, by the same ledger and
-//! with the same reservations, so that of two who ask for the last one only one gets it.
+//! with the same reservations, so that of two who ask for the last one only one gets it. One that is
+//! changed or woken counts for whom it was made. Where several processes make sandboxes, each by its
+//! own ledger, the one that starts them lets in the oldest, as many as there may be.
 //!
 //! A member that waits in a pool has no owner and counts for nobody yet. But one that its team could
 //! not claim is made for nothing: so no more of them are made than the team may still have.
@@ -55,10 +57,22 @@ impl TeamQuota {
         }
     }
 
+    fn in_turn(&self, account: &Account, wanted: &Creation<'_>) -> Admission {
+        let over = |id| self.ledger.in_turn(account, id).err();
+        match wanted.ids.iter().find_map(over) {
+            Some(exceeded) => Admission::some(0, exceeded.to_string(), RETRY),
+            None => Admission::all(wanted),
+        }
+    }
+
     fn reserve(&self, account: &Account, wanted: &Creation<'_>) -> Admission {
         let mut answer = Admission::all(wanted);
         for id in wanted.ids {
-            match self.ledger.reserve(account, id, wanted.spec) {
+            let reserved = match wanted.purpose {
+                Purpose::Woken => self.ledger.wake(account, id, wanted.spec),
+                _ => self.ledger.reserve(account, id, wanted.spec),
+            };
+            match reserved {
                 Ok(reserved) => answer.holds.push(Box::new(Reserved(reserved))),
                 Err(exceeded) => {
                     answer.admitted = u32::try_from(answer.holds.len()).unwrap_or(u32::MAX);
@@ -79,10 +93,14 @@ impl Plugin for TeamQuota {
     }
 
     async fn before_create(&self, wanted: &Creation<'_>) -> Admission {
+        let key = match wanted.purpose {
+            Purpose::Changed | Purpose::Promised | Purpose::Woken => wanted.spec.owner.as_ref(),
+            _ => None,
+        };
         let owner = Owner {
             team: wanted.team.clone(),
             user: None,
-            key: None,
+            key: key.and_then(|owner| owner.key.clone()),
         };
         // A namespace that is no team's has no quotas.
         let Some(account) = self.keys.find_account(&owner) else {
@@ -93,7 +111,10 @@ impl Plugin for TeamQuota {
         }
         match wanted.purpose {
             Purpose::Member { .. } => self.members(&account, wanted),
-            Purpose::Claim { .. } | Purpose::Applied => self.reserve(&account, wanted),
+            Purpose::Claim { .. } | Purpose::Applied | Purpose::Changed | Purpose::Woken => {
+                self.reserve(&account, wanted)
+            }
+            Purpose::Promised => self.in_turn(&account, wanted),
             Purpose::Request => Admission::all(wanted),
         }
     }

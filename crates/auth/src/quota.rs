@@ -138,15 +138,26 @@ pub fn weigh(sandbox: &Sandbox, size: Size) -> Usage {
     }
     let is_asleep =
         sandbox.status.phase == Phase::Paused && sandbox.spec.desired_state == DesiredState::Paused;
-    if is_asleep {
-        Usage {
-            sandboxes: 1,
-            ..Usage::default()
-        }
-    } else {
-        size.awake()
+    if is_asleep { ASLEEP } else { size.awake() }
+}
+
+/// What it counts for by what is seen of it: one that is only wanted awake still sleeps.
+#[must_use]
+pub fn weigh_observed(sandbox: &Sandbox, size: Size) -> Usage {
+    let wanted = weigh(sandbox, size);
+    match sandbox.status.phase {
+        Phase::Paused if wanted.running_sandboxes > 0 => ASLEEP,
+        _ => wanted,
     }
 }
+
+/// What a sandbox counts for that sleeps.
+const ASLEEP: Usage = Usage {
+    sandboxes: 1,
+    running_sandboxes: 0,
+    cpu_millis: 0,
+    memory_mib: 0,
+};
 
 /// Whose quota it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,10 +64,33 @@ impl Seal {
         self.derive("init", &uid.to_string())
     }
 
+    /// The same for one start of it, which has a random name: whatever starts over has another key.
+    #[must_use]
+    pub fn start_key(&self, uid: Uid, start: &str) -> Secret {
+        self.derive("start", &format!("{uid}/{start}"))
+    }
+
     /// What opens the ports of one delivery of such a workload.
     #[must_use]
     pub fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret {
         self.derive("door", &format!("{uid}/{}", epoch.0))
+    }
+
+    /// A signature of what a process of ours says. It is no secret.
+    #[must_use]
+    pub fn sign(&self, text: &str) -> Box<str> {
+        self.derive("says", text).reveal().into()
+    }
+
+    /// Whether one of ours has signed this text, in a time that does not depend on where it differs.
+    #[must_use]
+    pub fn has_signed(&self, text: &str, signature: &str) -> bool {
+        let own = self.sign(text);
+        let differ = own
+            .bytes()
+            .zip(signature.bytes())
+            .fold(0, |differ, (a, b)| differ | (a ^ b));
+        own.len() == signature.len() && differ == 0
     }
 
     fn derive(&self, purpose: &str, of: &str) -> Secret {
@@ -114,6 +137,9 @@ mod tests {
             Seal::new([8; 32]).agent_token(&one),
             seal.init_key(Uid::from_random(1)),
             seal.init_key(Uid::from_random(2)),
+            seal.start_key(Uid::from_random(1), "a"),
+            seal.start_key(Uid::from_random(1), "b"),
+            seal.start_key(Uid::from_random(2), "a"),
             seal.door_key(Uid::from_random(1), Epoch(1)),
             seal.door_key(Uid::from_random(1), Epoch(2)),
             seal.door_key(Uid::from_random(2), Epoch(1)),
@@ -122,6 +148,18 @@ mod tests {
             assert_eq!(token.reveal().len(), 64);
             assert!(!all[..at].contains(token), "{at}");
         }
+    }
+
+    #[test]
+    fn a_signature_is_of_one_text_by_one_seal() {
+        let seal = Seal::new([7; 32]);
+        let signature = seal.sign("abc");
+        assert!(seal.has_signed("abc", &signature));
+        assert!(!seal.has_signed("abd", &signature));
+        assert!(!seal.has_signed("abc", &signature[1..]));
+        assert!(!seal.has_signed("abc", ""));
+        assert!(!Seal::new([8; 32]).has_signed("abc", &signature));
+        assert_ne!(*signature, *seal.agent_token(&id("abc")).reveal());
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::{
 };
 
 use kit::{Backoff, Clock, Entropy};
-use model::{Sandbox, Spec as _, Version, sandbox::SandboxSpec};
+use model::{Spec as _, Version, sandbox::SandboxSpec};
 use routes::{Deletion, Message, Route, Snapshot, Table, Writer};
-use store::{Query, Scope, Store, StoreError, StoreExt as _, WatchEvent};
+use store::{Listing, Query, Record, Scope, Store, StoreError, WatchEvent};
 use tokio::time::{Instant, sleep_until};
 
 use crate::slots::Slots;
@@ -105,12 +105,11 @@ impl RouteFeed {
 
     async fn once(&self, heard: &impl Fn(&Message), attempt: &mut u32) -> Result<(), StoreError> {
         let query = Query::kind(SandboxSpec::KIND);
-        let (sandboxes, version) = self.store.list_objects::<SandboxSpec>(&query).await?;
-        let routes = sandboxes
-            .iter()
-            .filter_map(Route::of)
-            .map(Arc::new)
-            .collect();
+        let Listing {
+            records, version, ..
+        } = self.store.list(&query).await?;
+        let routes = records.iter().filter_map(|record| route_of(record));
+        let routes = routes.map(Arc::new).collect();
         self.table
             .replace_all(Snapshot { version, routes }, self.clock.monotonic());
         self.watched.passed(version);
@@ -120,7 +119,7 @@ impl RouteFeed {
         loop {
             let event = watch.next().await?;
             let now = self.clock.monotonic();
-            if let Some(message) = message_of(&event)? {
+            if let Some(message) = message_of(&event) {
                 heard(&message);
                 self.table.apply(Writer::Watch, message, now);
             }
@@ -130,23 +129,32 @@ impl RouteFeed {
     }
 }
 
-fn message_of(event: &WatchEvent) -> Result<Option<Message>, StoreError> {
-    match event {
-        WatchEvent::Put { record, .. } => {
-            let sandbox: Sandbox = record.decode()?;
-            Ok(Route::of(&sandbox).map(Message::from))
+/// The route of a record. One that does not fit its type has none: it must not keep others from theirs.
+fn route_of(record: &Record) -> Option<Route> {
+    match record.decode::<SandboxSpec>() {
+        Ok(sandbox) => Route::of(&sandbox),
+        Err(error) => {
+            tracing::warn!(%error, version = %record.version(), "a sandbox has no route");
+            None
         }
-        WatchEvent::Removed { record } => {
-            let Some(namespace) = record.meta.namespace.clone() else {
-                return Ok(None);
-            };
-            let (name, version) = (record.meta.name.clone(), record.version());
-            Ok(Some(Message::Delete(Deletion {
-                namespace,
-                name,
-                version,
-            })))
-        }
-        WatchEvent::Bookmark(_) => Ok(None),
     }
+}
+
+fn message_of(event: &WatchEvent) -> Option<Message> {
+    match event {
+        WatchEvent::Put { record, .. } => match route_of(record) {
+            Some(route) => Some(Message::from(route)),
+            None => deletion_of(record),
+        },
+        WatchEvent::Removed { record } => deletion_of(record),
+        WatchEvent::Bookmark(_) => None,
+    }
+}
+
+fn deletion_of(record: &Record) -> Option<Message> {
+    Some(Message::Delete(Deletion {
+        namespace: record.meta.namespace.clone()?,
+        name: record.meta.name.clone(),
+        version: record.version(),
+    }))
 }

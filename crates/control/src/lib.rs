@@ -30,6 +30,7 @@
 //! | [`events`] | what people read later |
 //! | [`history`] | what deliveries were, once they are over |
 //! | `wakes` | how long waking takes, and whom |
+//! | `waking` | what wakes, weighed where nobody else does |
 //! | [`world`] | the ports and caches that all drivers share |
 //! | [`control`] | the builder, the workers, start and drain |
 
@@ -52,9 +53,10 @@ pub mod sandbox;
 pub mod snapshot;
 pub mod sweep;
 mod wakes;
+mod waking;
 pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
-pub use reception::Reception;
+pub use reception::{Reception, Standing};
 pub use world::{ActivitySource, AgentTokens, Followers, Waiters};

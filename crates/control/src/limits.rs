@@ -303,9 +303,11 @@ pub(crate) async fn for_offered(
     None
 }
 
-/// Asks for a sandbox that came by itself, as it is about to be written with this id.
-pub(crate) async fn for_applied(
+/// Asks for a sandbox that came by itself, as it is about to be written with this id, or that another
+/// process has written.
+pub(crate) async fn for_one(
     world: &World,
+    purpose: Purpose<'_>,
     sandbox: &Sandbox,
     id: &SandboxId,
 ) -> Result<Holds, Partly> {
@@ -318,7 +320,7 @@ pub(crate) async fn for_applied(
         return Err(known);
     }
     let creation = Creation {
-        purpose: Purpose::Applied,
+        purpose,
         team,
         spec: &sandbox.spec,
         count: 1,

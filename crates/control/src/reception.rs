@@ -2,15 +2,17 @@
 //!
 //! On one machine every client goes through the APIs, which complete what it sends, check it, ask
 //! plugins, and write then. Where records come through somebody else's API server, as with `kubectl` on
-//! Kubernetes, all that is done here, before the first step: a record that is not ours yet is checked
+//! Kubernetes, all that is done here, before the first step: a record that is nobody's yet is checked
 //! and weighed like one that is applied, and gets its owner (the team that its namespace is), an id and
 //! what its ports demand in one write. What is refused says so in its conditions and its events, and is
 //! looked at again when it changes or the plugin said.
 //!
-//! A record is ours if it has the hashes of tokens that only the seal gives for its id. So nobody gets
-//! around a quota, or into another's id, by writing an owner or an id into a manifest: that is taken out
-//! first. Members of pools
-//! are made by pools and claimed through the desk, which is where they are weighed.
+//! An owner, an id or a pool that somebody else wrote is in no record that gets here: the store knows
+//! what our processes have signed, and tells of the rest ([`Standing`]). What was changed is written back
+//! as it was. A member that its pool has not made is refused. A record that has lost its proof while
+//! something runs for it counts for its namespace and is left alone until it is deleted: whose it is
+//! under which id is not to be guessed. Members of pools are made by pools and claimed through the desk,
+//! which is where they are weighed.
 
 use std::fmt::Debug;
 
@@ -24,6 +26,7 @@ use model::{
     validate::{Problems, Rules as _},
 };
 use plan::{Note, limit::ADMITTED};
+use plugins::Purpose;
 
 use crate::{
     events::about,
@@ -31,10 +34,23 @@ use crate::{
     world::{Done, World},
 };
 
+/// How a record stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Our processes wrote what it says of its delivery.
+    Ours,
+    /// They say that they made it, and may have said so of another one of its name that is gone.
+    Made,
+    /// They did, and somebody has changed these fields since. The record is as it was.
+    Altered(Vec<String>),
+    /// Nobody of ours has written it. It is without these fields, which it had.
+    Unproven(Vec<String>),
+}
+
 /// Knows which records are ours, and makes others so.
 pub trait Reception: Send + Sync + Debug {
-    /// Whether a record was written by one of our processes.
-    fn is_ours(&self, sandbox: &Sandbox) -> bool;
+    /// How a record stands.
+    fn standing(&self, sandbox: &Sandbox) -> Standing;
 
     /// What the ports of a sandbox with this id demand.
     fn access(&self, id: &SandboxId) -> Access;
@@ -45,14 +61,21 @@ pub(crate) async fn receive(world: &World, sandbox: &Sandbox) -> Result<Option<S
     let Some(reception) = &world.ports.reception else {
         return Ok(None);
     };
-    if !is_new(sandbox) || reception.is_ours(sandbox) {
+    if sandbox.metadata.is_deleting() {
         return Ok(None);
     }
-    let bare = stripped(sandbox);
-    if bare.spec != sandbox.spec {
-        // First: what it claims to be would count for it, or against it.
-        world.write_spec(&bare).await?;
-        return Err(Done::Again);
+    let is_nobodys = sandbox.spec.owner.is_none() && sandbox.spec.pool.is_none();
+    match reception.standing(sandbox) {
+        Standing::Ours if !is_nobodys => return Ok(None),
+        Standing::Made if !is_nobodys => return look_again(world, sandbox).await,
+        Standing::Ours | Standing::Made => {}
+        Standing::Altered(fields) => return write_back(world, sandbox, &fields).await.map(Some),
+        Standing::Unproven(fields) => {
+            if let Some((reason, why)) = unacceptable(sandbox, &fields) {
+                refuse(world, sandbox, reason, why).await?;
+                return Err(Done::Rest(None));
+            }
+        }
     }
     let id = SandboxId::from_random(world.ports.entropy.u128());
     let next = completed(sandbox, &id, reception.access(&id), world);
@@ -61,49 +84,84 @@ pub(crate) async fn receive(world: &World, sandbox: &Sandbox) -> Result<Option<S
         // Only a change of it can mend that.
         return Err(Done::Rest(None));
     }
-    let holds = match limits::for_applied(world, &next, &id).await {
+    let holds = match limits::for_one(world, Purpose::Applied, &next, &id).await {
         Ok(holds) => holds,
         Err(Partly { limited, left, .. }) => {
             refuse(world, sandbox, "Limited", &limited.to_string()).await?;
             return Err(Done::Rest(Some(left)));
         }
     };
-    let mut written = world.write_spec(&next).await?;
+    let written = world.write_spec(&next).await?;
     holds.written(written.version());
-    if written
-        .status
-        .conditions
-        .iter()
-        .any(|c| &*c.kind == ADMITTED)
-    {
-        say(world, &mut written, ConditionStatus::True, "Admitted", "");
-        written = world.write_status(&written).await?;
+    let welcomed = welcome(world, &written).await?;
+    Ok(Some(welcomed.unwrap_or(written)))
+}
+
+/// Takes back that it was refused, if it was.
+async fn welcome(world: &World, sandbox: &Sandbox) -> Result<Option<Sandbox>, Done> {
+    let was_refused = |c: &Condition| &*c.kind == ADMITTED && c.status == ConditionStatus::False;
+    if !sandbox.status.conditions.iter().any(was_refused) {
+        return Ok(None);
     }
-    Ok(Some(written))
+    let mut next = sandbox.clone();
+    say(world, &mut next, ConditionStatus::True, "Admitted", "");
+    world.write_status(&next).await.map(Some)
 }
 
-/// Whether nothing was done for it yet, and it belongs to no pool.
+/// Weighs one that another process has made, before its first step: that process knew only what it had seen
+/// and promised itself.
+async fn look_again(world: &World, sandbox: &Sandbox) -> Result<Option<Sandbox>, Done> {
+    let Some(id) = sandbox.spec.sandbox_id.as_ref().filter(|_| is_new(sandbox)) else {
+        return Ok(None);
+    };
+    match limits::for_one(world, Purpose::Promised, sandbox, id).await {
+        Ok(_) => welcome(world, sandbox).await,
+        Err(Partly { limited, left, .. }) => {
+            refuse(world, sandbox, "Limited", &limited.to_string()).await?;
+            Err(Done::Rest(Some(left)))
+        }
+    }
+}
+
+/// Whether nothing was done for it yet.
 fn is_new(sandbox: &Sandbox) -> bool {
-    sandbox.status.phase == Phase::Pending
-        && sandbox.status.last_operation.is_none()
-        && sandbox.spec.pool.is_none()
-        && !sandbox.metadata.is_deleting()
+    sandbox.status.phase == Phase::Pending && sandbox.status.last_operation.is_none()
 }
 
-/// Without what a client has no say in.
-fn stripped(sandbox: &Sandbox) -> Sandbox {
-    let mut bare = sandbox.clone();
-    bare.spec.owner = None;
-    bare.spec.sandbox_id = None;
-    bare.spec.access = None;
-    bare.spec.claimed_at = None;
-    bare.spec.lease = None;
-    bare
+/// Writes back what somebody else changed and only we may.
+async fn write_back(world: &World, sandbox: &Sandbox, fields: &[String]) -> Result<Sandbox, Done> {
+    let message = format!(
+        "{} cannot be changed, and is what it was: use a SandboxClaim, or the E2B API",
+        fields.join(", ")
+    );
+    let note = Note {
+        severity: Severity::Warning,
+        reason: "ChangeIgnored",
+        message: message.into(),
+    };
+    world.ports.events.record(about(sandbox), note);
+    world.write_spec(sandbox).await
+}
+
+/// Why a record that nobody of ours has written cannot be received, if so.
+fn unacceptable(sandbox: &Sandbox, fields: &[String]) -> Option<(&'static str, &'static str)> {
+    if !is_new(sandbox) {
+        return Some((
+            "Unproven",
+            "what proved whose it is was taken out of its annotations: nobody reaches it any more; delete it",
+        ));
+    }
+    let names_pool = fields.iter().any(|field| field == "spec.pool");
+    names_pool.then_some((
+        "Invalid",
+        "spec.pool: members are made by their pool: leave it out, or use a SandboxClaim",
+    ))
 }
 
 /// As the API would have completed it.
 fn completed(bare: &Sandbox, id: &SandboxId, access: Access, world: &World) -> Sandbox {
     let mut next = bare.clone();
+    next.spec.sandbox_id = None;
     let minting = Minting {
         now: world.now(),
         sandbox_id: id.clone(),

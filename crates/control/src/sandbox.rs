@@ -22,6 +22,7 @@ use plan::{
     timers::{Timers, timers},
     trouble::{self, troubled},
 };
+use plugins::Holds;
 use runtime::RuntimeError;
 use store::StoreExt as _;
 
@@ -35,6 +36,7 @@ use crate::{
     reception,
     recipe::{self, template_of},
     registries,
+    waking::{self, Weighed},
     world::{Done, World, lost},
 };
 
@@ -73,13 +75,27 @@ pub(crate) async fn drive(world: &World, key: &Key, failures: u32) -> Done {
         Ok(None) => {}
         Err(done) => return done,
     }
+    let holds = match waking::weigh(world, &sandbox).await {
+        Ok(Weighed::Goes(holds)) => holds,
+        Ok(Weighed::Stays(asleep)) => {
+            sandbox = *asleep;
+            Holds::default()
+        }
+        Err(done) => return done,
+    };
+    let mut done = Done::Again;
     for _ in 0..STEPS_PER_TURN {
         match advance(world, &sandbox, failures).await {
             Ok(next) => sandbox = next,
-            Err(done) => return done,
+            Err(ended) => {
+                done = ended;
+                break;
+            }
         }
     }
-    Done::Again
+    // By now its record says how far it came.
+    holds.written(sandbox.version());
+    done
 }
 
 /// Takes one step. Answers the record after it, or how the turn ends.

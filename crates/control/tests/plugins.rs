@@ -94,7 +94,11 @@ impl Plugin for Door {
         let (word, left) = match wanted.purpose {
             Purpose::Member { .. } => ("members", &self.members),
             Purpose::Claim { .. } => ("claim", &self.claims),
-            Purpose::Request | Purpose::Applied => ("request", &self.members),
+            Purpose::Request
+            | Purpose::Applied
+            | Purpose::Changed
+            | Purpose::Promised
+            | Purpose::Woken => ("request", &self.members),
         };
         let memory = wanted.spec.resources.and_then(|it| it.memory_mib);
         let size = memory.map_or(String::new(), |memory| format!(" of {memory}"));

@@ -46,8 +46,8 @@ pub trait Plugin: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Sandboxes are about to be made, or members of a pool to be given to an owner. Some of them
-    /// can be admitted now, and the others asked for again later.
+    /// Sandboxes are about to be made, members of a pool to be given to an owner, or one to count for
+    /// more than it did. Some of them can be admitted now, and the others asked for again later.
     async fn before_create(&self, wanted: &Creation<'_>) -> Admission {
         Admission::all(wanted)
     }
@@ -93,6 +93,13 @@ pub enum Purpose<'a> {
     Request,
     /// For a client of the resource API, which sees to no quotas.
     Applied,
+    /// There is this sandbox, and a client of the resource API wants it larger, or awake again.
+    Changed,
+    /// There is this sandbox, of which another process says that it was admitted there, and it is about
+    /// to be started.
+    Promised,
+    /// There is this sandbox, and it is about to wake, where whoever woke it knows no quotas.
+    Woken,
 }
 
 /// How many of what is wanted may be made now.

@@ -98,6 +98,28 @@ impl Standin {
     /// # Errors
     /// If the port cannot be had.
     pub async fn start(options: Options) -> std::io::Result<Self> {
+        let token = format!("{:032x}", Entropy::from_os().u128());
+        Self::start_as(options, Identity::new()?, token).await
+    }
+
+    /// Starts over at the same address and with the same kubeconfig, as a cluster that was restored from
+    /// a backup of its first moment.
+    ///
+    /// # Errors
+    /// If the port cannot be had.
+    pub async fn start_over(self, options: Options) -> std::io::Result<Self> {
+        let (address, identity) = (self.address, self.identity.clone());
+        let token = self.world.token.clone();
+        self.end().await;
+        let options = Options { address, ..options };
+        Self::start_as(options, identity, token).await
+    }
+
+    async fn start_as(
+        options: Options,
+        identity: Identity,
+        token: String,
+    ) -> std::io::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let entropy = Arc::new(Entropy::from_os());
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Arc::clone(&entropy)));
@@ -108,7 +130,6 @@ impl Standin {
             let _ = told.send(change.clone());
         });
         let kinds = Arc::new(Kinds::new(Arc::clone(&store)));
-        let token = format!("{:032x}", entropy.u128());
         let hash = Sha256::digest(&token).into();
         let tasks = Tasks::default();
         let limits = Limits {
@@ -160,7 +181,6 @@ impl Standin {
         }
         // What came before anybody could have watched is what nobody can watch from.
         world.store.lose_watches();
-        let identity = Identity::new()?;
         let listener = Listener::open(options.address, router.clone(), &identity)?;
         Ok(Self {
             world,

@@ -117,11 +117,14 @@ pub async fn install(cluster: &Cluster) -> Result<(), CrdError> {
 /// # Errors
 /// If one is of a newer version, or the cluster refuses it.
 pub async fn install_all(cluster: &Cluster, definitions: &[Value]) -> Result<(), CrdError> {
+    // All before any: what is refused has changed nothing.
     for definition in definitions {
         let name = name_of(definition);
         if let Some(installed) = fetch(cluster, name).await? {
             may_replace(name, &installed)?;
         }
+    }
+    for definition in definitions {
         install::apply(cluster, definition).await?;
     }
     for definition in definitions {

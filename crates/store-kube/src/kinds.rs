@@ -1,5 +1,7 @@
 //! The kinds as an API server serves them.
 
+use std::sync::Arc;
+
 use model::{
     Key, KindName, Namespace, StringMap,
     kinds::{self, KindInfo, Scope},
@@ -7,14 +9,14 @@ use model::{
 };
 use store::StoreError;
 
-use crate::fields;
+use crate::{fields, proof::Vouch};
 
 /// Every kind that is stored, in one API group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Kinds(Vec<Kind>);
 
 /// One of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) info: &'static KindInfo,
     /// `group/version`.
@@ -22,6 +24,8 @@ pub(crate) struct Kind {
     /// What selectable fields of the status are while nothing was observed.
     pub(crate) default_fields: StringMap,
     default_status: String,
+    /// Who signs records of it; nobody where only we write them.
+    pub(crate) vouch: Option<Arc<dyn Vouch>>,
 }
 
 impl Kinds {
@@ -33,9 +37,16 @@ impl Kinds {
                 api_version: format!("{group}/{API_VERSION}"),
                 default_fields: fields::of_half("status", &default_status, info.selectable),
                 default_status,
+                vouch: None,
             }
         };
         Self(kinds::stored().map(kind).collect())
+    }
+
+    pub(crate) fn vouch_for(&mut self, name: KindName, vouch: Arc<dyn Vouch>) {
+        if let Some(kind) = self.0.iter_mut().find(|kind| kind.info.kind == name) {
+            kind.vouch = Some(vouch);
+        }
     }
 
     /// The kind of a name.

@@ -20,10 +20,12 @@
 //!   are read to their end, and put in order here ([`list`]).
 //! - It knows nothing of unique fields. Ids of sandboxes and hashes of keys are random and long; an
 //!   API edge looks for another that has one before it writes, as with every store.
+//! - It lets others write. What is only ours to say of a sandbox is signed ([`proof`]).
 //!
 //! A call that failed after it was sent is in doubt ([`error`]) and never repeated here.
 
 pub mod crds;
+pub mod proof;
 
 mod call;
 mod delete;
@@ -40,12 +42,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cluster_kube::Cluster;
-use model::{Key, Version, meta::GROUP};
+use model::{Key, Spec as _, Version, meta::GROUP, sandbox::SandboxSpec};
 use store::{
     Change, Deletion, Draft, Listing, Precondition, Query, Record, Scope, Store, StoreError, Watch,
 };
 
-use crate::{kinds::Kinds, progress::Progress};
+use crate::{
+    kinds::Kinds,
+    progress::{Past, Progress},
+    proof::Vouch,
+};
 
 /// A store on the custom resources of a cluster. Clones share what they know.
 #[derive(Clone, Debug)]
@@ -53,6 +59,7 @@ pub struct KubeStore {
     cluster: Cluster,
     kinds: Arc<Kinds>,
     progress: Progress,
+    past: Past,
 }
 
 impl KubeStore {
@@ -70,7 +77,24 @@ impl KubeStore {
             cluster,
             kinds: Arc::new(Kinds::of_group(group)),
             progress: Progress::default(),
+            past: Past::default(),
         }
+    }
+
+    /// The same store, which signs what is only ours to say and believes nobody else.
+    #[must_use]
+    pub fn vouched(mut self, vouch: Arc<dyn Vouch>) -> Self {
+        let mut kinds = Kinds::clone(&self.kinds);
+        kinds.vouch_for(SandboxSpec::KIND, vouch);
+        self.kinds = Arc::new(kinds);
+        self
+    }
+
+    /// Waits until the cluster is found to be older than it was: it was restored from a backup. What was
+    /// read before is not what there is, and versions tell no more which is newer; who goes on has to
+    /// begin anew.
+    pub async fn went_back(&self) {
+        self.past.returned().await;
     }
 
     /// The same store, for work that nobody waits for: its requests keep out of the way of others.

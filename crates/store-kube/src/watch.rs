@@ -16,12 +16,16 @@
 //! another has passed that version waits for a bookmark, and an API server sends one about once a
 //! minute, but also two seconds before a watch reaches the end it was opened with. So a watch that
 //! stays behind what this process wrote is opened again from where it is, for three seconds. Before
-//! that it asks for a list of nothing: an API server that answers from its cache brings the cache up
+//! that, as before every opening, it asks for a list of nothing: an API server that answers from its cache brings the cache up
 //! to date first, and the bookmark says what the cache has reached. The version of the list itself is
 //! no bookmark: changes up to it may still be on their way.
 //!
-//! A list whose version is older than what was watched already means that the cluster was restored
-//! from a backup: whoever watches has to list again.
+//! # A cluster that went back
+//!
+//! One that is restored from a backup has older versions, and a watch from a version that it has not
+//! reached hears nothing until it has. So whenever a stream is opened it is asked first how far the cluster
+//! is: a version that is older than what was watched already means that what was read is no more. Whoever watches is told to list again, and the process that it has to begin anew
+//! ([`KubeStore::went_back`]): its caches go by versions, too.
 
 use std::{fmt, time::Duration};
 
@@ -156,6 +160,9 @@ impl Watch for KubeWatch {
                             self.behind_since = None;
                             return Ok(event);
                         }
+                        // An API server that is behind the others, or a cluster that went back: opening
+                        // anew tells which.
+                        Ok(Some(event)) if event.version() < self.at => self.state = State::Closed,
                         Ok(Some(_)) => {}
                         Ok(None) => self.ended()?,
                         Err(error) => {
@@ -174,6 +181,10 @@ impl KubeWatch {
         let (store, scope, at) = (self.store.clone(), self.scope.clone(), self.at);
         async move {
             let kind = store.kinds.find(scope.kind)?;
+            if let Some(nothing) = nothing_of(&scope) {
+                let now = store.newest_version(kind, &nothing).await?;
+                store.past.check(now, at)?;
+            }
             let path = kind.collection(scope.namespace.as_ref());
             Stream::open(&store, &path, at, time, &[]).await
         }
@@ -209,18 +220,7 @@ impl KubeWatch {
 
     fn nudge(&mut self) {
         self.nudged = Some(Instant::now());
-        let (store, scope, at) = (self.store.clone(), self.scope.clone(), self.at);
-        let opening = self.opening(SHORT);
-        self.state = State::Opening(Box::pin(async move {
-            let kind = store.kinds.find(scope.kind)?;
-            if let Some(nothing) = nothing_of(&scope) {
-                let now = store.newest_version(kind, &nothing).await?;
-                if now < at {
-                    return Err(StoreError::Expired { after: at });
-                }
-            }
-            opening.await
-        }));
+        self.state = State::Opening(Box::pin(self.opening(SHORT)));
     }
 }
 

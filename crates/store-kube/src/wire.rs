@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use store::Record;
 
-use crate::{fields, kinds::Kind};
+use crate::{fields, kinds::Kind, proof};
 
 /// Holds the fields of metadata that Kubernetes does not know, as JSON.
 const UNKNOWN_ANNOTATION: &str = "dormouse.dev/metadata";
@@ -30,11 +30,41 @@ const THEIRS: [&str; 4] = [
 
 #[derive(Deserialize)]
 struct Read<'j> {
-    metadata: Metadata,
+    #[serde(borrow)]
+    metadata: &'j RawValue,
     #[serde(borrow)]
     spec: Option<&'j RawValue>,
     #[serde(borrow)]
     status: Option<&'j RawValue>,
+}
+
+/// Metadata without which nobody can say what an object is.
+const HEAD: [&str; 4] = ["name", "namespace", "uid", "resourceVersion"];
+
+/// The metadata of an object. What of it cannot be read is left out: anybody may write most of it, and an
+/// object that vanished from a watch for it would stay in every cache as it was, even once it is gone.
+fn metadata(json: &str) -> Result<Metadata, serde_json::Error> {
+    if let Ok(metadata) = serde_json::from_str(json) {
+        return Ok(metadata);
+    }
+    let mut all: BTreeMap<String, Value> = serde_json::from_str(json)?;
+    let mut kept = serde_json::Map::new();
+    for name in HEAD {
+        kept.extend(all.remove_entry(name));
+    }
+    let mut metadata: Metadata = serde_json::from_value(kept.clone().into())?;
+    for (name, value) in all {
+        kept.insert(name.clone(), value);
+        match serde_json::from_value(kept.clone().into()) {
+            Ok(more) => metadata = more,
+            Err(error) => {
+                let object = &metadata.name;
+                tracing::warn!(%object, field = name, %error, "metadata that cannot be read is left out");
+                kept.remove(&name);
+            }
+        }
+    }
+    Ok(metadata)
 }
 
 /// The record that an object of a kind is.
@@ -44,13 +74,18 @@ pub(crate) fn record(kind: &Kind, json: &str) -> Result<Arc<Record>, DecodeError
         message,
     };
     let read: Read<'_> = serde_json::from_str(json).map_err(|e| bad(".", e.to_string()))?;
-    let mut meta = read.metadata;
+    let mut meta = metadata(read.metadata.get()).map_err(|e| bad("metadata", e.to_string()))?;
     meta.unknown
         .retain(|field, _| !THEIRS.contains(&field.as_str()));
     if let Some(unknown) = meta.annotations.remove(UNKNOWN_ANNOTATION) {
-        let unknown: BTreeMap<String, Value> = serde_json::from_str(&unknown)
-            .map_err(|e| bad("metadata.annotations", e.to_string()))?;
-        meta.unknown.extend(unknown);
+        match serde_json::from_str::<BTreeMap<String, Value>>(&unknown) {
+            Ok(unknown) => meta.unknown.extend(unknown),
+            // Somebody else's word, and nobody's loss.
+            Err(error) => {
+                let object = &meta.name;
+                tracing::warn!(%object, %error, "the annotation {UNKNOWN_ANNOTATION} is not ours");
+            }
+        }
     }
     move_owners(&mut meta.owner_references, &kind.api_version, GROUP_VERSION);
     let (Some(_), Some(version)) = (meta.uid, meta.resource_version) else {
@@ -63,7 +98,16 @@ pub(crate) fn record(kind: &Kind, json: &str) -> Result<Arc<Record>, DecodeError
         return Err(bad("metadata.resourceVersion", "it is too large".into()));
     }
     let text = |half: Option<&RawValue>| Arc::<str>::from(half.map_or("{}", RawValue::get));
-    let (spec, status) = (text(read.spec), text(read.status));
+    let (mut spec, status) = (text(read.spec), text(read.status));
+    if let Some(vouch) = &kind.vouch {
+        let of_status = fields::of_half("status", &status, kind.info.selectable);
+        let phase = of_status.get("status.phase");
+        // Of what is no object nothing is believed.
+        let believed = proof::believe(&**vouch, &mut meta, phase, &spec);
+        if let Some(believed) = believed.unwrap_or_else(|_| Some("{}".into())) {
+            spec = believed.into();
+        }
+    }
     let mut fields = kind.default_fields.clone();
     for found in [
         fields::of_half("spec", &spec, kind.info.selectable),
@@ -141,7 +185,16 @@ pub(crate) fn whole(
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut owners = meta.owner_references.clone();
     move_owners(&mut owners, GROUP_VERSION, &kind.api_version);
-    let mut annotations = meta.annotations.clone();
+    let mut meta = meta.clone();
+    let signed = match &kind.vouch {
+        Some(vouch) => {
+            let uid = expected.uid.or(meta.uid);
+            proof::sign(&**vouch, &mut meta, uid, spec)?
+        }
+        None => None,
+    };
+    let spec = signed.as_deref().unwrap_or(spec);
+    let mut annotations = std::mem::take(&mut meta.annotations);
     let unknown: BTreeMap<_, _> = meta
         .unknown
         .iter()
@@ -158,7 +211,7 @@ pub(crate) fn whole(
             namespace: meta.namespace.as_ref().map(AsRef::as_ref),
             uid: expected.uid,
             resource_version: expected.version,
-            labels: meta.labels.clone(),
+            labels: std::mem::take(&mut meta.labels),
             annotations,
             finalizers: &meta.finalizers,
             owner_references: owners,
@@ -193,4 +246,35 @@ pub(crate) fn observed(
             .map(|status| RawValue::from_string(status.to_owned()))
             .transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::Kinds;
+    use model::{Spec as _, sandbox::SandboxSpec};
+    use serde_json::json;
+
+    #[test]
+    fn what_cannot_be_read_of_metadata_is_left_out_and_the_object_stays_known() {
+        let kinds = Kinds::of_group("dormouse.dev");
+        let kind = kinds.find(SandboxSpec::KIND).unwrap();
+        let uid = Uid::from_random(1);
+        let mut object = json!({
+            "metadata": {
+                "name": "box", "namespace": "team", "uid": uid, "resourceVersion": "7",
+                "labels": {"a": "b"}, "finalizers": ["f"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}],
+                "deletionTimestamp": 5,
+            },
+            "spec": {"template": "base"},
+        });
+        let found = record(kind, &object.to_string()).unwrap();
+        assert_eq!((found.uid(), found.version()), (uid, Version::from_u64(7)));
+        assert_eq!(found.meta.labels.get("a"), Some("b"));
+        assert_eq!(found.meta.finalizers.len(), 1);
+        assert!(found.meta.owner_references.is_empty() && !found.meta.is_deleting());
+        object["metadata"]["uid"] = "none".into();
+        record(kind, &object.to_string()).unwrap_err();
+    }
 }

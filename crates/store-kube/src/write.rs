@@ -113,14 +113,18 @@ impl KubeStore {
                 Ok(())
             }
             Err(e) if e.reason() == Some(Reason::AlreadyExists) => Ok(()),
-            Err(e) => Err(StoreError::Unavailable {
-                outcome: Outcome::NotApplied,
-                reason: format!(
-                    "namespace {namespace} is not there and cannot be made: {}",
-                    e.explain()
-                )
-                .into(),
-            }),
+            Err(e) => {
+                let why = match e.reason() {
+                    Some(Reason::Forbidden) => format!(
+                        "and this account may not make it: run `kubectl create namespace {namespace}`"
+                    ),
+                    _ => format!("and cannot be made: {}", e.explain()),
+                };
+                Err(StoreError::Unavailable {
+                    outcome: Outcome::NotApplied,
+                    reason: format!("namespace {namespace} is not there, {why}").into(),
+                })
+            }
         }
     }
 

@@ -197,7 +197,10 @@ impl Plugin for Shelf {
     }
 
     async fn before_create(&self, wanted: &Creation<'_>) -> Admission {
-        assert_eq!((wanted.purpose, wanted.ids.len()), (Purpose::Applied, 1));
+        assert_eq!(wanted.ids.len(), 1);
+        if wanted.purpose == Purpose::Changed {
+            self.0.lock().unwrap().push("changed".into());
+        }
         let mut answer = Admission::all(wanted);
         answer.holds.push(Box::new(Set {
             log: Arc::clone(&self.0),
@@ -222,4 +225,31 @@ async fn what_is_set_aside_is_kept_until_the_sandbox_is_written() {
     let taken = server.post(SANDBOXES, &body).await;
     taken.refused(409, "AlreadyExists");
     assert_eq!(log(), ["given back"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_made_larger_or_woken_is_asked_for_and_no_other_change_is() {
+    let shelf = Arc::new(Shelf::default());
+    let log = || std::mem::take(&mut *shelf.0.lock().unwrap());
+    let server = Server::with_plugins(Plugins::new(vec![Arc::clone(&shelf) as Arc<dyn Plugin>]));
+    let body = sandbox("a", json!({}), json!({}));
+    server.post(SANDBOXES, &body).await.expect(201);
+    log();
+    let path = format!("{SANDBOXES}/a");
+    let change = async |spec: Value| server.merge(&path, &json!({"spec": spec})).await;
+    for (spec, asks) in [
+        (json!({"env": {"A": "1"}}), false),
+        (json!({"resources": {"memoryMiB": 2048}}), true),
+        (json!({"desiredState": "Paused"}), false),
+        (json!({"resources": {"memoryMiB": 4096}}), false),
+        (json!({"desiredState": "Running"}), true),
+    ] {
+        let written = change(spec.clone()).await.expect(200).json();
+        let version = written["metadata"]["resourceVersion"].as_str().unwrap();
+        let expected = match asks {
+            true => vec!["changed".to_owned(), format!("written at {version}")],
+            false => Vec::new(),
+        };
+        assert_eq!(log(), expected, "{spec}");
+    }
 }

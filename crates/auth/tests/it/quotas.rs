@@ -467,3 +467,75 @@ async fn a_burst_of_creators_gets_the_quota_in_one_go() {
     // Nobody gave anything back, so nobody was refused while there was room.
     assert_eq!(made, LIMIT);
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_those_that_several_processes_made_the_oldest_are_within_the_quota() {
+    let desk = Desk::new().await;
+    let account = desk.account("blue", sandboxes(2), Quotas::default()).await;
+    let plugin = desk.plugin().await;
+    let mut made = Vec::new();
+    for _ in 0..4 {
+        // Each process has promised for itself.
+        let sandbox = draft(&account, &desk.id());
+        made.push(desk.world.memory.create_object(&sandbox).await.unwrap());
+    }
+    desk.caught_up().await;
+    made.sort_by_key(|s| (s.metadata.creation_timestamp, s.uid()));
+    for (at, sandbox) in made.iter().enumerate() {
+        let id = sandbox.spec.sandbox_id.clone().unwrap();
+        let wanted = Creation {
+            purpose: Purpose::Promised,
+            team: &team("blue"),
+            spec: &sandbox.spec,
+            count: 1,
+            ids: &[id],
+        };
+        let admitted = plugin.before_create(&wanted).await.admitted;
+        assert_eq!(admitted, u32::from(at < 2), "{at}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_that_are_to_wake_where_one_may_the_second_waits_until_the_first_has_ended() {
+    let desk = Desk::new().await;
+    let one = Quotas {
+        running_sandboxes: Some(1),
+        ..Quotas::default()
+    };
+    let account = desk.account("blue", one, Quotas::default()).await;
+    let plugin = desk.plugin().await;
+    let mut asleep = Vec::new();
+    for _ in 0..2 {
+        let mut made = draft(&account, &desk.id());
+        made.status.phase = Phase::Paused;
+        // Traffic wants both awake.
+        asleep.push(desk.world.memory.create_object(&made).await.unwrap());
+    }
+    desk.caught_up().await;
+    let wake = async |sandbox: &Sandbox| {
+        let id = sandbox.spec.sandbox_id.clone().unwrap();
+        let wanted = Creation {
+            purpose: Purpose::Woken,
+            team: &team("blue"),
+            spec: &sandbox.spec,
+            count: 1,
+            ids: &[id],
+        };
+        plugin.before_create(&wanted).await
+    };
+    let mut first = wake(&asleep[0]).await;
+    assert_eq!(first.admitted, 1);
+    assert_eq!(wake(&asleep[1]).await.admitted, 0, "it is promised");
+    let mut awake = asleep[0].clone();
+    awake.status.phase = Phase::Running;
+    let awake = desk.world.memory.update_status(&awake).await.unwrap();
+    first.holds.remove(0).written(awake.version());
+    desk.caught_up().await;
+    assert_eq!(wake(&asleep[1]).await.admitted, 0, "it is taken");
+    assert_eq!(wake(&awake).await.admitted, 1, "it has its own");
+    let mut ended = awake;
+    ended.status.phase = Phase::Stopped;
+    desk.world.memory.update_status(&ended).await.unwrap();
+    desk.caught_up().await;
+    assert_eq!(wake(&asleep[1]).await.admitted, 1);
+}

@@ -4,6 +4,7 @@
 
 mod changes;
 mod convergence;
+mod feed;
 mod find;
 mod flaky;
 mod hold;

@@ -46,7 +46,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let health = Health::serve(settings, &probing).await?;
     let entry = Entry::open(settings, given_tls(settings)?, &Sockets::default())?;
     let starting = async {
-        let ground = Ground::find(settings, &health).await?;
+        let ground = Ground::find(settings, &seal, &health).await?;
         health.not_ready("records are being read");
         let (api, sandboxes) = start(settings, &ground, seal.clone(), &health).await?;
         anyhow::Ok((ground, api, sandboxes))

@@ -14,12 +14,13 @@ use anyhow::Context as _;
 use auth::{Keys, Seal};
 use cluster_kube::{
     events::Recorder,
-    lease::{Election, Standing, candidate::Rules},
+    lease::{self, Election, candidate::Rules},
 };
-use control::{Reception, events::StoredEvents, history::Retention, world::NoWaiters};
+use control::{Reception, Standing, events::StoredEvents, history::Retention, world::NoWaiters};
 use kit::Tasks;
 use model::{Sandbox, SandboxId, sandbox::Access};
 use peers::{Interest, Peers};
+use store_kube::proof;
 use tokio::time::Instant;
 
 use super::{
@@ -52,7 +53,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let probing = Tasks::default();
     let health = Health::serve(settings, &probing).await?;
     let winning = async {
-        let ground = Ground::find(settings, &health).await?;
+        let ground = Ground::find(settings, &seal, &health).await?;
         let me = ground.identity(settings);
         let (cluster, clock) = (&ground.cluster, ground.clock.clone());
         let election = Election::new(cluster, LEASE, &me, Rules::default(), clock);
@@ -121,16 +122,18 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     super::finish(drain, &mut signals).await
 }
 
-/// Records of ours are those whose tokens only the seal gives for their ids.
+/// Records come through the API server, and the store knows which are ours.
 #[derive(Debug)]
 struct Sealed(Seal);
 
 impl Reception for Sealed {
-    fn is_ours(&self, sandbox: &Sandbox) -> bool {
-        let (Some(id), Some(access)) = (&sandbox.spec.sandbox_id, &sandbox.spec.access) else {
-            return false;
-        };
-        access.traffic_token == self.0.access(id, true).traffic_token
+    fn standing(&self, sandbox: &Sandbox) -> Standing {
+        match proof::Standing::of(&sandbox.metadata) {
+            proof::Standing::Ours => Standing::Ours,
+            proof::Standing::Made => Standing::Made,
+            proof::Standing::Altered(fields) => Standing::Altered(fields),
+            proof::Standing::Unproven(fields) => Standing::Unproven(fields),
+        }
     }
 
     fn access(&self, id: &SandboxId) -> Access {
@@ -139,13 +142,13 @@ impl Reception for Sealed {
 }
 
 /// How a candidate stands. One that stands by is ready for it.
-fn stand(health: &Health, standing: &Standing<'_>) {
+fn stand(health: &Health, standing: &lease::Standing<'_>) {
     match *standing {
-        Standing::Waiting { holder } => {
+        lease::Standing::Waiting { holder } => {
             tracing::debug!(holder, "stands by");
             health.ready();
         }
-        Standing::Trouble(error) => {
+        lease::Standing::Trouble(error) => {
             tracing::warn!(%error, "cannot stand for election");
             health.not_ready(&error.to_string());
         }

@@ -64,7 +64,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let peer_listener = bind(&settings.peer_listen).await?;
     let ground = tokio::select! {
         name = signals.next() => return stopped_early(name),
-        ground = Ground::find(settings, &health) => ground?,
+        ground = Ground::find(settings, &seal, &health) => ground?,
     };
     let tasks = ground.tasks.clone();
     health.not_ready("routes are being read");

@@ -13,7 +13,7 @@ use peer::Identity;
 use peers::{Interest, Members, Peers};
 use sha2::{Digest as _, Sha256};
 use store::Store;
-use store_kube::{KubeStore, crds};
+use store_kube::{KubeStore, crds, proof::Vouch};
 use tokio::sync::watch;
 
 use super::probes::Health;
@@ -44,7 +44,11 @@ impl Ground {
     ///
     /// # Errors
     /// If there is no usable configuration, or the kinds are not for this version.
-    pub(crate) async fn find(settings: &Settings, health: &Health) -> anyhow::Result<Self> {
+    pub(crate) async fn find(
+        settings: &Settings,
+        seal: &Seal,
+        health: &Health,
+    ) -> anyhow::Result<Self> {
         let kubeconfig = settings.kubernetes_kubeconfig.0.as_deref();
         let mut cluster = Cluster::connect(kubeconfig).await.context(
             "find the cluster (name its kubeconfig with --kubernetes-kubeconfig or $KUBECONFIG)",
@@ -55,14 +59,22 @@ impl Ground {
         wait_for_kinds(&cluster, health).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let entropy = Arc::new(Entropy::from_os());
-        let store = KubeStore::new(cluster.clone());
+        let store = KubeStore::new(cluster.clone()).vouched(Arc::new(BySeal(seal.clone())));
+        let tasks = Tasks::default();
+        let (watched, stopping) = (store.clone(), tasks.stopping().clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = watched.went_back() => begin_anew(),
+            }
+        });
         Ok(Self {
             cluster,
             background: Arc::new(store.background()),
             store: Arc::new(store),
             clock,
             entropy,
-            tasks: Tasks::default(),
+            tasks,
         })
     }
 
@@ -95,8 +107,28 @@ impl Ground {
     }
 }
 
+/// Our processes are those that have the seal.
+#[derive(Debug)]
+struct BySeal(Seal);
+
+impl Vouch for BySeal {
+    fn sign(&self, text: &str) -> Box<str> {
+        self.0.sign(text)
+    }
+
+    fn knows(&self, text: &str, signature: &str) -> bool {
+        self.0.has_signed(text, signature)
+    }
+}
+
 fn fixed(addresses: BTreeSet<std::net::SocketAddr>) -> Members {
     watch::channel(Some(addresses)).1
+}
+
+/// Ends the process if the cluster went back: what it knows is no more, and whoever runs it starts it again.
+fn begin_anew() -> ! {
+    tracing::error!("the cluster was restored from a backup: this process ends, to begin anew");
+    std::process::exit(1)
 }
 
 /// An API server that does not answer, lacks our kinds or does not let us look is waited for: whoever

@@ -133,3 +133,22 @@ async fn a_watch_tells_every_change_and_a_reflector_follows() {
     });
     waited.await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_apply_whose_metadata_is_no_object_is_refused() {
+    let cluster = testing::cluster().await.unwrap();
+    for metadata in [json!("x"), json!([])] {
+        let body = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata});
+        let path = format!("/api/v1/namespaces/{}/secrets/s", cluster.namespace());
+        let request = http::Request::builder()
+            .method(http::Method::PATCH)
+            .uri(format!("{path}?fieldManager=test"))
+            .header("content-type", "application/apply-patch+yaml")
+            .body(body.to_string().into_bytes())
+            .unwrap();
+        match cluster.client().request_text(request).await {
+            Err(kube::Error::Api(status)) => assert_eq!(status.code, 400, "{metadata}: {status:?}"),
+            other => panic!("{metadata}: {other:?}"),
+        }
+    }
+}

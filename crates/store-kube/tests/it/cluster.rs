@@ -15,7 +15,7 @@ use store::{Change, Half, Query, Store as _};
 use store_kube::{KubeStore, crds};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-const GROUP: &str = "storetest.dormouse.dev";
+pub(crate) const GROUP: &str = "storetest.dormouse.dev";
 
 static TURN: Mutex<()> = Mutex::const_new(());
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
@@ -49,11 +49,7 @@ impl Lab {
 
     /// A stand-in, for tests of what only it can do.
     pub(crate) async fn standin() -> Self {
-        let options = Options {
-            kubelet: false,
-            ..Options::default()
-        };
-        let standin = Standin::start(options).await.unwrap();
+        let standin = Standin::start(options()).await.unwrap();
         let lab = Self {
             config: config(Kubeconfig::from_yaml(&standin.kubeconfig()).unwrap()).await,
             _turn: None,
@@ -61,6 +57,13 @@ impl Lab {
         };
         install(&lab.connect()).await;
         lab
+    }
+
+    /// Restores the stand-in from a backup of when it was empty.
+    pub(crate) async fn restore(&mut self) {
+        let standin = self.standin.take().unwrap();
+        self.standin = Some(standin.start_over(options()).await.unwrap());
+        install(&self.connect()).await;
     }
 
     /// A connection of its own.
@@ -76,6 +79,13 @@ impl Lab {
     /// The stand-in, for what is done to it.
     pub(crate) fn api_server(&self) -> &Standin {
         self.standin.as_ref().unwrap()
+    }
+}
+
+fn options() -> Options {
+    Options {
+        kubelet: false,
+        ..Options::default()
     }
 }
 

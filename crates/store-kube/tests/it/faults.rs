@@ -4,17 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use cache::SandboxCache;
 use cluster_kube::Call;
-use http::Method;
+use http::{Method, Request};
 use kit::{Entropy, Tasks};
 use model::{
-    Metadata, Name, Namespace, Object, Sandbox, Spec as _, lifecycle::Phase, pool::PoolSpec,
-    sandbox::SandboxSpec,
+    Metadata, Name, Namespace, Object, Sandbox, Spec as _, lifecycle::Phase, meta::API_VERSION,
+    pool::PoolSpec, sandbox::SandboxSpec,
 };
+use serde_json::{Value, json};
 use standin_kube::Fault;
 use store::{Outcome, Query, Scope, Store, StoreError, StoreExt as _, Watch, WatchEvent};
 use tokio::time::{Instant, timeout};
 
-use crate::cluster::{Lab, store_of};
+use crate::cluster::{GROUP, Lab, store_of};
 
 fn sandbox(name: &str) -> Sandbox {
     let namespace = Namespace::new("team").unwrap();
@@ -84,6 +85,23 @@ async fn a_right_that_is_missing_is_said_and_nothing_was_done() {
         other => panic!("{other:?}"),
     }
     store.create_object(&sandbox("box")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_that_may_not_be_made_is_named_with_what_makes_it() {
+    let lab = Lab::standin().await;
+    let faults = lab.api_server().faults();
+    faults.next(1, &Method::POST, "/api/v1/namespaces", Fault::Forbidden);
+    match lab.store().create_object(&sandbox("box")).await {
+        Err(StoreError::Unavailable { outcome, reason }) => {
+            assert_eq!(outcome, Outcome::NotApplied);
+            assert!(
+                reason.contains("`kubectl create namespace team`"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -229,4 +247,76 @@ async fn who_waits_is_not_held_back_behind_work_that_nobody_waits_for() {
     }
     assert_eq!(sent(), AT_ONCE);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+async fn patch(lab: &Lab, name: &str, patch: Value) {
+    let uri = format!("/apis/{GROUP}/{API_VERSION}/namespaces/team/sandboxes/{name}");
+    let request = Request::builder()
+        .method(Method::PATCH)
+        .uri(uri)
+        .header("content-type", "application/merge-patch+json")
+        .body(patch.to_string().into_bytes())
+        .unwrap();
+    lab.connect().client().request_text(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn metadata_that_cannot_be_read_hides_no_change_and_no_removal() {
+    let lab = Lab::standin().await;
+    let store = lab.store();
+    let made = store.create_object(&sandbox("box")).await.unwrap();
+    let mut watch = watch_from_now(&store).await;
+    let bad = json!({"annotations": {"dormouse.dev/metadata": "{"}});
+    let change = json!({"metadata": bad, "spec": {"env": {"A": "1"}}});
+    patch(&lab, "box", change).await;
+    match next_change(&mut *watch).await.unwrap() {
+        WatchEvent::Put { record, .. } => {
+            let now: Sandbox = record.decode().unwrap();
+            assert_eq!(now.spec.env.get("A"), Some("1"));
+            assert_eq!(now.uid(), made.uid());
+        }
+        other => panic!("{other:?}"),
+    }
+    let found: Sandbox = store.find(&made.key()).await.unwrap().unwrap();
+    assert_eq!(found.spec.env.get("A"), Some("1"));
+    store.delete_object(&found).await.unwrap();
+    match next_change(&mut *watch).await.unwrap() {
+        WatchEvent::Removed { record } => assert_eq!(record.key(), made.key()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_hears_nothing_finds_out_that_the_cluster_went_back() {
+    let mut lab = Lab::standin().await;
+    let store = lab.store();
+    for n in 0..50 {
+        let name = format!("box-{n}");
+        store.create_object(&sandbox(&name)).await.unwrap();
+    }
+    let mut watch = watch_from_now(&store).await;
+    lab.restore().await;
+    let expired = async {
+        loop {
+            match watch.next().await {
+                // While it is away.
+                Err(StoreError::Unavailable { .. }) | Ok(_) => {}
+                Err(StoreError::Expired { .. }) => break,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        store.went_back().await;
+    };
+    let patience = Duration::from_secs(60);
+    timeout(patience, expired)
+        .await
+        .expect("nothing was noticed");
+    // Who begins anew goes by what there is.
+    let store = lab.store();
+    let mut watch = watch_from_now(&store).await;
+    let made = store.create_object(&sandbox("box")).await.unwrap();
+    let seen = next_change(&mut *watch).await.unwrap();
+    assert_eq!(seen.version(), made.version());
+    let began = timeout(Duration::from_millis(10), store.went_back()).await;
+    assert!(began.is_err());
 }

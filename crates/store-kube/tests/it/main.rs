@@ -10,3 +10,4 @@ mod conformance;
 mod costs;
 mod definitions;
 mod faults;
+mod proofs;
