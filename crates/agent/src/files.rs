@@ -6,17 +6,17 @@ mod upload;
 
 use std::path::PathBuf;
 
-use ::http::{HeaderMap, Method, StatusCode, Uri};
+use ::http::{Method, StatusCode, Uri};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use wire::connect::{Code, Error};
 
 use crate::{
-    http::{self, Refusal},
+    http::Refusal,
     paths,
     server::Agent,
-    settings::Access,
+    settings::{Access, Shown},
     users::User,
 };
 
@@ -55,14 +55,8 @@ impl Query {
     }
 
     /// Refuses who neither knows the token nor has a signature made with it.
-    fn authorize(
-        &self,
-        agent: &Agent,
-        method: &Method,
-        headers: &HeaderMap,
-    ) -> Result<(), Refusal> {
+    fn authorize(&self, agent: &Agent, method: &Method, shown: Shown<'_>) -> Result<(), Refusal> {
         let refuse = |message: &str| Err(Refusal::new(StatusCode::UNAUTHORIZED, message));
-        let shown = http::shown(headers);
         match agent.settings.access(shown) {
             Access::Allowed => return Ok(()),
             Access::Sealed => return Err(Refusal::sealed()),
@@ -71,7 +65,10 @@ impl Query {
             }
             Access::Denied => {}
         }
-        let token = agent.settings.token().unwrap_or_default();
+        // Without a token there is nothing to sign with, and anybody could.
+        let Some(token) = agent.settings.token() else {
+            return refuse("this sandbox is reached by its gateway only");
+        };
         let Some(signature) = &self.signature else {
             return refuse("missing signature query parameter");
         };

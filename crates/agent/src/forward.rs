@@ -7,7 +7,8 @@
 //!
 //! The address of a Pod may be another's tomorrow, and who speaks to it cannot see that. So nobody
 //! speaks to a port directly: the agent checks that who asks means the delivery it is armed for, and
-//! only then joins the two ends. That reaches what listens on the loopback, too.
+//! only then joins the two ends. That reaches what listens on the loopback, too. The agent's own port is
+//! not dialled: what follows is served where it is, as a call of who showed the key.
 
 use std::{
     io,
@@ -18,7 +19,7 @@ use std::{
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncWriteExt as _, copy_bidirectional},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional},
     net::TcpStream,
     time::timeout,
 };
@@ -28,6 +29,7 @@ use crate::{
     http::{Refusal, empty},
     rpc::Body,
     server::Agent,
+    settings::Origin,
 };
 
 /// How long a program may take to take a connection: one whose queue is full takes none.
@@ -38,20 +40,52 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Way {
     /// Where it came in: some programs listen there and not on the loopback.
     local: Option<SocketAddr>,
-    inside: Mutex<Option<TcpStream>>,
+    /// And from where.
+    pub(crate) origin: Origin,
+    onward: Mutex<Option<Onward>>,
+}
+
+/// What follows a request that has opened a port.
+#[derive(Debug)]
+pub(crate) enum Onward {
+    /// Bytes for a program.
+    Program(TcpStream),
+    /// Calls of this agent.
+    Agent,
 }
 
 impl Way {
-    pub(crate) const fn new(local: Option<SocketAddr>) -> Self {
+    /// A connection from an address. Whoever has the address that it came in by is in this sandbox.
+    pub(crate) fn new(local: Option<SocketAddr>, from: SocketAddr) -> Self {
+        let origin = match local.is_some_and(|local| local.ip() == from.ip()) {
+            true => Origin::Inside,
+            false => Origin::Outside,
+        };
         Self {
             local,
-            inside: Mutex::new(None),
+            origin,
+            onward: Mutex::new(None),
         }
     }
 
-    /// The other end, if it was asked for and is there.
-    pub(crate) fn taken(&self) -> Option<TcpStream> {
-        self.inside.lock().take()
+    /// What follows on this one, once the agent's own port was opened.
+    pub(crate) const fn through_the_door(&self) -> Self {
+        Self {
+            local: self.local,
+            origin: Origin::Door,
+            onward: Mutex::new(None),
+        }
+    }
+
+    /// What was asked for, if it is there.
+    pub(crate) fn taken(&self) -> Option<Onward> {
+        self.onward.lock().take()
+    }
+
+    /// Whether a port is the agent's own, and was not opened already.
+    fn is_own(&self, port: u16) -> bool {
+        let own = self.local.is_some_and(|local| local.port() == port);
+        own && self.origin != Origin::Door
     }
 }
 
@@ -77,6 +111,10 @@ pub(crate) async fn open(
         let why = "a port is reached by Upgrade: tcp";
         return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, why));
     }
+    if way.is_own(port) {
+        *way.onward.lock() = Some(Onward::Agent);
+        return Ok(switched());
+    }
     let inside = match timeout(PATIENCE, connect(port, way.local)).await {
         Ok(Ok(inside)) => inside,
         Ok(Err(why)) => {
@@ -89,12 +127,16 @@ pub(crate) async fn open(
         }
     };
     inside.set_nodelay(true).ok();
-    *way.inside.lock() = Some(inside);
+    *way.onward.lock() = Some(Onward::Program(inside));
+    Ok(switched())
+}
+
+fn switched() -> Response<Body> {
     let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(FORWARD_PROTOCOL));
-    Ok(response)
+    response
 }
 
 /// The loopback first, by both kinds of addresses, as a client on this machine would try.
@@ -117,7 +159,11 @@ async fn connect(port: u16, local: Option<SocketAddr>) -> io::Result<TcpStream> 
 }
 
 /// Moves bytes between both ends until both are done, or one breaks.
-pub(crate) async fn join(mut outside: TcpStream, begun: &[u8], mut inside: TcpStream) {
+pub(crate) async fn join(
+    mut outside: impl AsyncRead + AsyncWrite + Unpin,
+    begun: &[u8],
+    mut inside: TcpStream,
+) {
     if inside.write_all(begun).await.is_ok() {
         // How it ends is between the two of them.
         copy_bidirectional(&mut outside, &mut inside).await.ok();

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use wire::envd::{
@@ -76,9 +76,10 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
 }
 
 /// What a call shows of itself.
-pub(crate) fn shown(headers: &HeaderMap) -> Shown<'_> {
+pub(crate) fn shown<'a>(headers: &'a HeaderMap, way: &Extensions) -> Shown<'a> {
     let value = |name| headers.get(name).map(HeaderValue::as_bytes);
     Shown {
+        origin: way.get().copied().unwrap_or_default(),
         token: value(ACCESS_TOKEN_HEADER),
         key: value(INIT_KEY_HEADER),
     }
@@ -88,8 +89,9 @@ pub(crate) fn shown(headers: &HeaderMap) -> Shown<'_> {
 pub(crate) async fn serve(
     agent: Arc<Agent>,
     way: Arc<Way>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    request.extensions_mut().insert(way.origin);
     let mut response = if request.method() == Method::OPTIONS {
         preflight(request.headers())
     } else {
@@ -143,7 +145,8 @@ async fn route(agent: Arc<Agent>, way: &Way, request: Request<Incoming>) -> Resp
             return response;
         }
         (&Method::GET, "/init") => {
-            return match agent.settings.delivery(shown(request.headers())) {
+            let shown = shown(request.headers(), request.extensions());
+            return match agent.settings.delivery(shown) {
                 Some(delivery) => json(StatusCode::OK, &delivery),
                 None => Refusal::new(StatusCode::UNAUTHORIZED, ONLY_CONTROL).into_response(),
             };
@@ -154,7 +157,8 @@ async fn route(agent: Arc<Agent>, way: &Way, request: Request<Incoming>) -> Resp
         (&Method::POST, "/files") => return files::upload(agent, request).await,
         _ => {}
     }
-    match agent.settings.access(shown(request.headers())) {
+    let shown = shown(request.headers(), request.extensions());
+    match agent.settings.access(shown) {
         Access::Allowed => {}
         Access::Sealed => return Refusal::sealed().into_response(),
         Access::Denied => {
@@ -247,7 +251,9 @@ async fn init(agent: &Agent, request: Request<Incoming>) -> Response<Body> {
         .ca_bundle
         .clone()
         .filter(|bundle| !bundle.is_empty());
-    let outcome = agent.settings.init(message, shown(&head.headers));
+    let outcome = agent
+        .settings
+        .init(message, shown(&head.headers, &head.extensions));
     if let (Init::Applied, Some(bundle)) = (&outcome, bundle) {
         let installed = agent.blocking(move || trust::install(&bundle)).await;
         if let Ok(Err(why)) = installed {

@@ -6,19 +6,24 @@
 )]
 
 use std::{
-    io,
+    io::{self, Cursor},
     net::{SocketAddr, TcpListener},
     os::fd::{FromRawFd as _, OwnedFd, RawFd},
     sync::Arc,
     time::Duration,
 };
 
+use bytes::Bytes;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kit::{Clock, SystemClock, Tasks};
-use rustix::fs::Mode;
+use rustix::{
+    fs::Mode,
+    process::{DumpableBehavior, set_dumpable_behavior},
+};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpStream,
     signal::unix::{SignalKind, signal},
 };
 use wire::connect::Error;
@@ -26,7 +31,7 @@ use wire::connect::Error;
 use crate::{
     args::{Args, Listen},
     children::Children,
-    forward::{self, Way},
+    forward::{self, Onward, Way},
     http, metrics, pid1,
     process::Processes,
     settings::Settings,
@@ -122,8 +127,8 @@ impl Agent {
                 accepted = listener.accept() => accepted,
                 () = self.tasks.stopping().cancelled() => return Ok(()),
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 // Too many descriptors, or a client that was gone at once: neither is for ever.
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -133,40 +138,64 @@ impl Agent {
             // Small events must not wait for each other.
             stream.set_nodelay(true).ok();
             let agent = Arc::clone(&self);
-            let way = Arc::new(Way::new(stream.local_addr().ok()));
+            let way = Way::new(stream.local_addr().ok(), from);
             self.tasks.spawn(async move {
-                let service =
-                    service_fn(|request| http::serve(Arc::clone(&agent), way.clone(), request));
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .max_buf_size(MAX_BUFFER)
-                    .serve_connection(TokioIo::new(stream), service);
-                let served = async {
-                    // How a connection ends is the client's business.
-                    let Ok(parts) = connection.without_shutdown().await else {
-                        return;
-                    };
-                    let (stream, begun) = (parts.io.into_inner(), parts.read_buf);
-                    match way.taken() {
-                        Some(inside) => forward::join(stream, &begun, inside).await,
-                        None => {
-                            tokio::time::timeout(LINGER, linger(stream)).await.ok();
-                        }
-                    }
-                };
                 tokio::select! {
-                    () = served => {}
+                    () = agent.attend(stream, way) => {}
                     () = agent.tasks.stopping().cancelled() => {}
                 }
             });
         }
     }
+
+    /// Serves one connection to its end.
+    async fn attend(self: &Arc<Self>, stream: TcpStream, way: Way) {
+        let way = Arc::new(way);
+        let Some((stream, begun)) = self.talk(stream, &way).await else {
+            return;
+        };
+        match way.taken() {
+            Some(Onward::Program(inside)) => forward::join(stream, &begun, inside).await,
+            Some(Onward::Agent) => {
+                let (read, write) = stream.into_split();
+                let stream = tokio::io::join(Cursor::new(begun).chain(read), write);
+                let way = Arc::new(way.through_the_door());
+                let Some((stream, begun)) = self.talk(stream, &way).await else {
+                    return;
+                };
+                match way.taken() {
+                    Some(Onward::Program(inside)) => forward::join(stream, &begun, inside).await,
+                    Some(Onward::Agent) | None => leave(stream).await,
+                }
+            }
+            None => leave(stream).await,
+        }
+    }
+
+    /// Answers requests until there are no more. Answers the stream, and what was read of it since.
+    async fn talk<S>(self: &Arc<Self>, stream: S, way: &Arc<Way>) -> Option<(S, Bytes)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let service = service_fn(|request| http::serve(Arc::clone(self), Arc::clone(way), request));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_BUFFER)
+            .serve_connection(TokioIo::new(stream), service);
+        // How a connection ends is the client's business.
+        let parts = connection.without_shutdown().await.ok()?;
+        Some((parts.io.into_inner(), parts.read_buf))
+    }
+}
+
+async fn leave(stream: impl AsyncRead + AsyncWrite + Unpin) {
+    tokio::time::timeout(LINGER, linger(stream)).await.ok();
 }
 
 /// Takes leave of a client. One that is refused early may still be sending: closing at once would
 /// make the kernel throw away the answer that it has not read yet.
-async fn linger(mut stream: tokio::net::TcpStream) {
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut room = [0; 8 * 1024];
     if stream.shutdown().await.is_err() {
         return;
@@ -211,6 +240,11 @@ pub fn bind(listen: Listen) -> Result<TcpListener, ServeError> {
 /// If it cannot listen or be set up.
 pub fn run(args: Args) -> Result<(), ServeError> {
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if args.init_key_hash.is_some() {
+        // What is of the same user inside must not read keys from this one's memory.
+        let closed = DumpableBehavior::NotDumpable;
+        set_dumpable_behavior(closed).map_err(io::Error::from)?;
+    }
     let listener = bind(args.listen)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -10,7 +10,9 @@
 //! One that others than its host can reach, as in a Pod, is started with the hash of a key. Who shows
 //! that key is the control plane and may do everything; nobody else is heard at `/init`. Such an agent
 //! keeps which delivery it is armed for, refuses what an older operation says, and opens its ports to
-//! who shows the key of that delivery: whoever has the address of another finds them closed.
+//! who shows the key of that delivery: whoever has the address of another finds them closed. Itself it
+//! serves who knows the owner's token; where there is none, only who came by its own forwarder with that
+//! key, or from inside. Any other Pod of the cluster may reach its address.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +35,22 @@ pub(crate) struct Settings {
     now: Mutex<Now>,
 }
 
+/// Which way a call came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From wherever the address can be reached.
+    #[default]
+    Outside,
+    /// From the sandbox itself.
+    Inside,
+    /// Through the forwarder, by who showed the key of the delivery.
+    Door,
+}
+
 /// What a call shows of itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown<'a> {
+    pub(crate) origin: Origin,
     pub(crate) token: Option<&'a [u8]>,
     /// The key of the control plane.
     pub(crate) key: Option<&'a [u8]>,
@@ -212,6 +227,7 @@ impl Settings {
         match &now.told.token {
             _ if now.sealed => Access::Sealed,
             Some(set) if !same(set, shown.token) => Access::Denied,
+            None if self.is_keyed() && shown.origin == Origin::Outside => Access::Denied,
             Some(_) | None => Access::Allowed,
         }
     }
@@ -270,7 +286,7 @@ mod tests {
     fn with(token: &[u8]) -> Shown<'_> {
         Shown {
             token: Some(token),
-            key: None,
+            ..Shown::default()
         }
     }
 
@@ -369,6 +385,7 @@ mod tests {
     }
 
     const KEY: Shown<'static> = Shown {
+        origin: Origin::Outside,
         token: None,
         key: Some(b"key"),
     };
@@ -403,6 +420,7 @@ mod tests {
         let wrong = Shown {
             token: Some(b"key"),
             key: Some(b"guess"),
+            ..Shown::default()
         };
         assert_eq!(settings.init(delivered(1, 1), wrong), Init::Denied);
         assert_eq!(settings.access(wrong), Access::Sealed);
@@ -431,6 +449,28 @@ mod tests {
         assert_eq!(settings.access(with(b"token 0")), Access::Sealed);
         assert_eq!(settings.access(KEY), Access::Allowed);
         assert!(!settings.opens(None) && !settings.opens(Some(b"")));
+    }
+
+    #[test]
+    fn without_a_token_only_who_came_by_the_door_or_from_inside_is_served() {
+        let from = |origin| Shown {
+            origin,
+            ..Shown::default()
+        };
+        let open = InitRequest {
+            access_token: Some("".into()),
+            ..delivered(1, 1)
+        };
+        let settings = keyed();
+        assert_eq!(settings.init(open, KEY), Init::Applied);
+        assert_eq!(settings.access(from(Origin::Outside)), Access::Denied);
+        assert_eq!(settings.access(from(Origin::Door)), Access::Allowed);
+        assert_eq!(settings.access(from(Origin::Inside)), Access::Allowed);
+        assert_eq!(settings.access(KEY), Access::Allowed);
+        // A token is asked for whichever way a call came.
+        settings.init(delivered(1, 2), KEY);
+        assert_eq!(settings.access(from(Origin::Door)), Access::Denied);
+        assert_eq!(settings.access(with(b"token 1")), Access::Allowed);
     }
 
     #[test]

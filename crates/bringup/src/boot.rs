@@ -53,7 +53,11 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     async fn run(self) -> Result<(), RuntimeError> {
-        let mut started = self.start().await?;
+        let started = tokio::time::timeout_at(self.deadline, self.start()).await;
+        let mut started = started.map_err(|_| {
+            let why = format!("the agent inside did not answer within {:?}", self.within);
+            RuntimeError::Failed(why.into())
+        })??;
         if self.boot.ready.is_empty() {
             return Ok(());
         }
@@ -172,5 +176,31 @@ fn refused(failure: BootFailure, error: &agent_client::Error) -> RuntimeError {
             Some(Code::InvalidArgument | Code::Unauthenticated | Code::NotFound),
         ) => not_ready(failure, message.clone()),
         (error, _) => RuntimeError::Failed(format!("{failure}: {error}").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_takes_a_command_and_never_answers_is_not_waited_for_for_ever() {
+        // The other end is held, and says nothing.
+        let (held, stream) = tokio::io::duplex(1024);
+        let stream = parking_lot::Mutex::new(Some(stream));
+        let agent = Client::new(move || {
+            let stream = stream.lock().take();
+            async move { stream.ok_or_else(|| std::io::ErrorKind::ConnectionRefused.into()) }
+        });
+        let commands = Boot {
+            start: vec!["sleep".into()],
+            ..Boot::default()
+        };
+        let failed = boot(&agent, &commands, Duration::from_secs(60)).await;
+        assert!(
+            matches!(&failed, Err(error @ RuntimeError::Failed(_)) if error.is_retryable()),
+            "{failed:?}"
+        );
+        drop(held);
     }
 }

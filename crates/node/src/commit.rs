@@ -5,6 +5,10 @@
 //!                     └───────── any failure, or a signal: as it was found, and why ─────────┘
 //! ```
 //!
+//! It acts only while its order is the newest that was heard of the container ([`crate::orders`]): one
+//! that starts late, when its pause was called off, freezes nothing, and one that is overtaken reports no
+//! capture.
+//!
 //! The worker leaves a sandbox frozen only if it succeeded, or found it so. One that is killed leaves
 //! it frozen, too; whoever had it started finds it ended without a report, and asks again or thaws.
 
@@ -20,7 +24,7 @@ use images::{
     layer::{Earlier, Ids, Written, capture_all},
 };
 use model::Digest;
-use runtime::node::Report;
+use runtime::node::{Rank, Report};
 use tokio_util::sync::CancellationToken;
 
 pub use args::CommitArgs;
@@ -46,6 +50,8 @@ pub struct Order {
     pub container: ContainerId,
     /// The uid of its Pod.
     pub pod: Box<str>,
+    /// How new the order is.
+    pub rank: Rank,
     /// Where its layer goes: a host and port, maybe with a path.
     pub registry: Box<str>,
     /// A directory of the worker's own.
@@ -74,7 +80,7 @@ pub async fn capture(
     };
     let work = async {
         // It goes on even if the worker is told to stop: what it did is undone below.
-        sandbox.freeze().await?;
+        sandbox.freeze(order.rank).await?;
         tokio::select! {
             biased;
             () = stopping.cancelled() => Err(NodeError::Stopped),
@@ -86,8 +92,8 @@ pub async fn capture(
         Err(error) => {
             tracing::warn!(%error, "the sandbox is not captured");
             let frozen = match state {
-                State::Running => !let_go(&sandbox).await,
-                State::Frozen => true,
+                State::Running => !let_go(&sandbox, order.rank).await,
+                State::Frozen | State::Unknown => true,
                 State::Ended => false,
             };
             failed(&error, frozen)
@@ -96,14 +102,20 @@ pub async fn capture(
 }
 
 /// Lets a sandbox go on.
-pub async fn thaw(containerd: &Containerd, container: &ContainerId, pod: &str) -> Report {
+pub async fn thaw(
+    containerd: &Containerd,
+    container: &ContainerId,
+    pod: &str,
+    rank: Rank,
+) -> Report {
     let sandbox = match Sandbox::find(containerd, container, Some(pod)).await {
         Ok(sandbox) => sandbox,
         Err(error) => return failed(&error, true),
     };
-    match sandbox.thaw().await {
+    match sandbox.thaw(rank).await {
         Ok(_) => Report::Thawed,
-        Err(_) if let_go(&sandbox).await => Report::Thawed,
+        Err(error @ NodeError::Stale { .. }) => failed(&error, true),
+        Err(_) if let_go(&sandbox, rank).await => Report::Thawed,
         Err(error) => failed(&error, !matches!(error, NodeError::Ended(_))),
     }
 }
@@ -118,10 +130,15 @@ fn failed(error: &NodeError, frozen: bool) -> Report {
 }
 
 /// Thaws with patience. Answers whether it goes on, or has nothing to go on with.
-async fn let_go(sandbox: &Sandbox) -> bool {
+async fn let_go(sandbox: &Sandbox, rank: Rank) -> bool {
     for attempt in 0..THAWS {
-        match sandbox.thaw().await {
+        match sandbox.thaw(rank).await {
             Ok(_) | Err(NodeError::Ended(_) | NodeError::Absent(_)) => return true,
+            // It is as somebody newer wants it.
+            Err(NodeError::Stale { .. }) => {
+                let state = sandbox.state().await;
+                return matches!(state, Ok(State::Running | State::Ended));
+            }
             Err(error) => tracing::warn!(%error, "it cannot be thawed yet"),
         }
         tokio::time::sleep(BETWEEN * 2_u32.pow(attempt)).await;
@@ -156,6 +173,7 @@ async fn keep(sandbox: &Sandbox, order: &Order) -> Result<Report> {
     let pushed = wait(flight).await?;
     tracing::info!(image = %pushed.reference, "pushed");
     // What ran meanwhile may have written more, or half of something.
+    sandbox.stands(order.rank).await?;
     if sandbox.state().await? != State::Frozen {
         return Err(NodeError::Disturbed(container.id.clone()));
     }

@@ -6,7 +6,10 @@
 mod api;
 mod grpc;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use model::Digest;
 use prost::Message;
@@ -17,8 +20,8 @@ pub use api::{Container, Mount};
 use crate::error::{NodeError, Result};
 use api::{
     GetContainer, GetImage, GotContainer, GotImage, GotTask, ListContainers, ListImages,
-    ListedContainers, ListedImages, Mounts, MountsOf, Nothing, OfContainer, Part, ReadContent,
-    Status, Version,
+    ListedContainers, ListedImages, Mask, Mounts, MountsOf, Nothing, OfContainer, Part,
+    ReadContent, Status, UpdateContainer, Version,
 };
 use grpc::{Answer, Call};
 
@@ -43,6 +46,8 @@ pub enum State {
     Frozen,
     /// There are none: not yet, or not any more.
     Ended,
+    /// containerd does not know: it may have lost sight of them for a while.
+    Unknown,
 }
 
 /// Why a call was refused, in the words of gRPC.
@@ -127,6 +132,26 @@ impl Containerd {
         got.container.ok_or_else(|| NodeError::Absent(id.into()))
     }
 
+    /// Notes labels on a container, and touches no others. An empty one is taken away.
+    ///
+    /// # Errors
+    /// If there is no such container, or containerd does not answer.
+    pub async fn label(&self, id: &str, labels: HashMap<String, String>) -> Result<()> {
+        let paths = labels.keys().map(|name| format!("labels.{name}")).collect();
+        let message = UpdateContainer {
+            container: Some(Container {
+                id: id.into(),
+                labels,
+                ..Container::default()
+            }),
+            mask: Some(Mask { paths }),
+        };
+        let call = call!("containers", "Containers/Update");
+        let updated = self.only::<GotContainer>(call, &message).await;
+        updated.map_err(|error| absent(error, id))?;
+        Ok(())
+    }
+
     /// Containers that have all of these labels.
     ///
     /// # Errors
@@ -162,7 +187,8 @@ impl Containerd {
         Ok(match status {
             Status::Running => State::Running,
             Status::Paused | Status::Pausing => State::Frozen,
-            Status::Created | Status::Stopped | Status::Unknown => State::Ended,
+            Status::Created | Status::Stopped => State::Ended,
+            Status::Unknown => State::Unknown,
         })
     }
 
@@ -187,6 +213,7 @@ impl Containerd {
     async fn bring(&self, id: &str, wanted: State, call: Call) -> Result<bool> {
         match self.state(id).await? {
             State::Ended => return Err(NodeError::Ended(id.into())),
+            State::Unknown => return Err(NodeError::Unclear(id.into())),
             state if state == wanted => return Ok(false),
             State::Running | State::Frozen => {}
         }
@@ -197,7 +224,7 @@ impl Containerd {
             Err(error) => match self.state(id).await? {
                 State::Ended => Err(NodeError::Ended(id.into())),
                 state if state == wanted => Ok(true),
-                State::Running | State::Frozen => Err(error),
+                State::Running | State::Frozen | State::Unknown => Err(error),
             },
         }
     }

@@ -1,6 +1,6 @@
 //! The daemon of a node: freeze and thaw, for control loops that hold the peer key, and nothing else.
 //!
-//! It remembers nothing: containerd knows what is frozen, over a restart of either.
+//! It remembers nothing: containerd knows what is frozen and who spoke last, over a restart of either.
 
 use std::{io, time::Duration};
 
@@ -18,7 +18,7 @@ use hyper_util::{
 };
 use kit::Tasks;
 use peer::Identity;
-use runtime::node::{Reason, Refusal, Standing, Target};
+use runtime::node::{Rank, Reason, Refusal, Standing, Target};
 use serde::Deserialize;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -115,9 +115,9 @@ async fn freeze(
     Shared(containerd): Shared<Containerd>,
     target: Result<Json<Target>, JsonRejection>,
 ) -> Answer {
-    let sandbox = meant(&containerd, target).await?;
-    let changed = sandbox.freeze().await?;
-    tracing::info!(container = sandbox.container().id, changed, "frozen");
+    let (sandbox, rank) = meant(&containerd, target).await?;
+    let changed = sandbox.freeze(rank).await?;
+    tracing::info!(container = sandbox.container().id, %rank, changed, "frozen");
     Ok(Json(Standing { frozen: true }))
 }
 
@@ -125,9 +125,9 @@ async fn thaw(
     Shared(containerd): Shared<Containerd>,
     target: Result<Json<Target>, JsonRejection>,
 ) -> Answer {
-    let sandbox = meant(&containerd, target).await?;
-    let changed = sandbox.thaw().await?;
-    tracing::info!(container = sandbox.container().id, changed, "thawed");
+    let (sandbox, rank) = meant(&containerd, target).await?;
+    let changed = sandbox.thaw(rank).await?;
+    tracing::info!(container = sandbox.container().id, %rank, changed, "thawed");
     Ok(Json(Standing { frozen: false }))
 }
 
@@ -148,6 +148,7 @@ async fn state(
         State::Running => Ok(Json(Standing { frozen: false })),
         State::Frozen => Ok(Json(Standing { frozen: true })),
         State::Ended => Err(NodeError::Ended(id.to_string()).into()),
+        State::Unknown => Err(NodeError::Unclear(id.to_string()).into()),
     }
 }
 
@@ -159,14 +160,15 @@ async fn health(Shared(containerd): Shared<Containerd>) -> Result<String, Refuse
 async fn meant(
     containerd: &Containerd,
     target: Result<Json<Target>, JsonRejection>,
-) -> Result<Sandbox, Refused> {
+) -> Result<(Sandbox, Rank), Refused> {
     let Json(target) = target.map_err(|error| Refused::invalid(&error.body_text()))?;
     if &*target.container != CONTAINER {
         let why = "only the container called sandbox is ever frozen or thawed";
         return Err(Refused::invalid(why));
     }
     let id = container_id(&target.container_id)?;
-    Ok(Sandbox::find(containerd, &id, Some(&target.pod_uid)).await?)
+    let sandbox = Sandbox::find(containerd, &id, Some(&target.pod_uid)).await?;
+    Ok((sandbox, target.rank))
 }
 
 fn container_id(text: &str) -> Result<ContainerId, Refused> {
@@ -192,10 +194,12 @@ impl From<NodeError> for Refused {
             NodeError::Foreign { .. } => (StatusCode::FORBIDDEN, Reason::Foreign),
             NodeError::Absent(_) => (StatusCode::NOT_FOUND, Reason::Absent),
             NodeError::Ended(_) => (StatusCode::CONFLICT, Reason::Ended),
+            NodeError::Stale { .. } => (StatusCode::CONFLICT, Reason::Stale),
             NodeError::Unreachable { .. }
             | NodeError::Late { .. }
             | NodeError::Nonsense { .. }
             | NodeError::Refused { .. }
+            | NodeError::Unclear(_)
             | NodeError::Disturbed(_)
             | NodeError::Files { .. }
             | NodeError::Image(_)

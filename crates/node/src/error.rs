@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use images::ImageError;
+use runtime::node::Rank;
 use thiserror::Error;
 
 use crate::containerd::Code;
@@ -57,6 +58,19 @@ pub enum NodeError {
     /// Its processes have ended, or were never started.
     #[error("container {0} does not run")]
     Ended(String),
+    /// containerd does not know what its processes do.
+    #[error("containerd does not know what container {0} does")]
+    Unclear(String),
+    /// Somebody newer has spoken.
+    #[error("order {rank} for container {id} is not obeyed: {newest} is newer")]
+    Stale {
+        /// The container's id.
+        id: String,
+        /// How new the order is.
+        rank: Rank,
+        /// How new the newest is.
+        newest: Rank,
+    },
     /// Somebody else let it go on while it was captured.
     #[error("container {0} did not stay frozen while it was captured")]
     Disturbed(String),
@@ -97,6 +111,7 @@ impl NodeError {
             | Self::Late { .. }
             | Self::Disk { .. }
             | Self::Disturbed(_)
+            | Self::Unclear(_)
             | Self::Stopped => true,
             Self::Refused { code, .. } => code.is_passing(),
             Self::Image(error) => error.is_retryable(),
@@ -104,6 +119,7 @@ impl NodeError {
             | Self::Absent(_)
             | Self::Foreign { .. }
             | Self::Ended(_)
+            | Self::Stale { .. }
             | Self::Files { .. } => false,
         }
     }

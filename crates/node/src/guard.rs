@@ -103,22 +103,6 @@ impl Sandbox {
         self.containerd.state(&self.container.id).await
     }
 
-    /// Stops its processes where they are. Answers whether they ran until now.
-    ///
-    /// # Errors
-    /// If there are none, or containerd fails.
-    pub async fn freeze(&self) -> Result<bool> {
-        self.containerd.pause(&self.container.id).await
-    }
-
-    /// Lets them go on. Answers whether they stood still until now.
-    ///
-    /// # Errors
-    /// If there are none, or containerd fails.
-    pub async fn thaw(&self) -> Result<bool> {
-        self.containerd.resume(&self.container.id).await
-    }
-
     /// containerd, which keeps its files and its image.
     pub(crate) const fn containerd(&self) -> &Containerd {
         &self.containerd

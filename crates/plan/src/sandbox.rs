@@ -199,7 +199,14 @@ fn decide(view: View<'_>) -> Plan<Step> {
         } else {
             StopReason::Failed
         };
-        return stop(view, reason, Some(*code), "its first process ended");
+        // Nothing of its owner's ended it then.
+        let why = if status.phase == Phase::Paused {
+            "its first process ended while it was frozen, as it does when the container runtime of \
+             its node starts anew"
+        } else {
+            "its first process ended"
+        };
+        return stop(view, reason, Some(*code), why);
     }
     if is_replaced(sandbox, observed) {
         return lost(view);

@@ -4,6 +4,8 @@ use std::{fmt::Write as _, net::IpAddr, time::Duration};
 
 use ::runtime::{Arming, Fence, RuntimeError};
 use agent_client::{Client, Error};
+use k8s_openapi::api::core::v1::Pod;
+use kit::Entropy;
 use model::{Epoch, Uid, workload::Boot};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -16,31 +18,46 @@ use wire::{
     envd::{Delivery, InitRequest, PORT},
 };
 
-use crate::options::Keys;
+use crate::{look, options::Keys};
 
 /// How long an agent may take to answer. One that is frozen never does.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two tries to reach an agent that does not listen yet.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The hash of the key of one workload, as its agent is started with it.
-pub(crate) fn key_hash(keys: &dyn Keys, uid: Uid) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(keys.init_key(uid).reveal()) {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+/// The start of a Pod: its name, and the hash of the key that follows from it, as its agent is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) name: String,
+    pub(crate) key_hash: String,
 }
 
-/// The agent of a workload, as the control plane.
-pub(crate) fn client(keys: &dyn Keys, uid: Uid, at: IpAddr) -> Result<Client, RuntimeError> {
+impl Start {
+    /// One that no other Pod has: what was armed with the key of an older one is not this.
+    pub(crate) fn fresh(keys: &dyn Keys, uid: Uid) -> Self {
+        let name = format!("{:032x}", Entropy::from_os().u128());
+        let mut key_hash = String::new();
+        for byte in Sha256::digest(keys.init_key(uid, Some(&name)).reveal()) {
+            // Writing to a string does not fail.
+            let _ = write!(key_hash, "{byte:02x}");
+        }
+        Self { name, key_hash }
+    }
+}
+
+/// The agent in a Pod of a workload, as the control plane.
+pub(crate) fn client(
+    keys: &dyn Keys,
+    uid: Uid,
+    pod: &Pod,
+    at: IpAddr,
+) -> Result<Client, RuntimeError> {
     let client = Client::new(move || async move {
         let stream = TcpStream::connect((at, PORT)).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     });
-    let key = Secret::from(keys.init_key(uid).reveal());
+    let key = Secret::from(keys.init_key(uid, look::start(pod)).reveal());
     client.with_key(&key).map_err(|error| failed(&error))
 }
 

@@ -32,7 +32,7 @@ impl Engine {
             let Some(boot) = look::boot(&pod).filter(|_| !look::is_booted(&pod, id)) else {
                 return Ok(Booting::Done);
             };
-            let agent = agent::client(&*self.keys, uid, running.ip)?;
+            let agent = agent::client(&*self.keys, uid, &pod, running.ip)?;
             let within = self.options.boot_timeout;
             let begin = || async move {
                 if standing.epoch == Epoch::default() {
@@ -76,6 +76,7 @@ impl Engine {
             let ports = Ports {
                 keys: Arc::clone(&self.keys),
                 of: Delivered { uid, epoch },
+                pod: Arc::clone(&pod),
                 at: running.ip,
             };
             let hooks = hooks.to_vec();
@@ -117,12 +118,14 @@ impl Engine {
 struct Ports {
     keys: Arc<dyn Keys>,
     of: Delivered,
+    pod: Arc<Pod>,
     at: IpAddr,
 }
 
 impl Inside for Ports {
     fn agent(&self) -> Result<Client, String> {
-        agent::client(&*self.keys, self.of.uid, self.at).map_err(|error| error.to_string())
+        let agent = agent::client(&*self.keys, self.of.uid, &self.pod, self.at);
+        agent.map_err(|error| error.to_string())
     }
 
     fn dial(&self, port: u16) -> BoxFuture<'static, io::Result<Box<dyn Io>>> {

@@ -8,23 +8,29 @@
 //! ```
 //!
 //! The mark is an annotation of the Pod, written before there is a Job: a Pod that carries it for the
-//! container that it has now may be frozen, whoever died since. It goes only after a thaw, so nothing
-//! stays frozen that nobody knows of.
+//! container that it has now may be frozen, or may be at any moment, whoever died since. It goes only
+//! after a thaw, so nothing stays frozen that nobody knows of.
 //!
-//! One container has one Job at a time, by its name. Whoever asks again joins it, or hears what it said.
-//! A thaw first ends it, and waits until it is gone: a worker that is late cannot freeze what was thawed.
+//! A Job is named after all that makes an order what it is: the container, where its layer goes and by
+//! which Secret, and the rank of the call. Whoever asks for the same joins it, or hears what it said; so
+//! does this process when it asks once more by a newer call, because nobody else has spoken since. All
+//! other workers of a sandbox end before one is sent, and before it is thawed: there are never two, and
+//! one that is late cannot freeze what was thawed. Those of a newer call are left alone: who finds one is
+//! stale itself. The rank goes with the worker to the node, which refuses it once a newer one was heard.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | `job` | the Job and its Secret: pure |
+//! | `mark` | what is noted on a Pod that may be frozen |
 //! | `watch` | waiting for a Job, and what its Pod said last |
 
 mod job;
+mod mark;
 mod watch;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use ::runtime::{Captured, Publication, RuntimeError, node::Report};
+use ::runtime::{Captured, Fence, Publication, RuntimeError, node::Report};
 use cluster_kube::Cluster;
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -32,16 +38,18 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 use model::Uid;
-use serde_json::json;
+use parking_lot::Mutex;
 
-use crate::error::{code, failed};
+use crate::{
+    error::{code, failed},
+    look,
+    pods::Pods,
+};
 use job::Errand;
-
-/// The container that a Pod may be frozen for: see the module.
-pub(crate) const HELD: &str = "dormouse.dev/held";
+pub(crate) use mark::{HELD, Held};
 
 /// How workers are run.
 #[derive(Clone, Debug)]
@@ -84,7 +92,7 @@ impl Options {
 /// Whom a worker is sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
-    pub(crate) uid: Uid,
+    pub(crate) fence: Fence,
     pub(crate) namespace: String,
     pub(crate) pod: String,
     pub(crate) pod_uid: String,
@@ -92,18 +100,31 @@ pub(crate) struct Subject {
     pub(crate) container_id: String,
 }
 
-/// The workers of a cluster.
+/// The workers of a cluster. Clones share what they have under way.
 #[derive(Clone, Debug)]
 pub struct Commits {
     cluster: Cluster,
     options: Options,
+    pods: Pods,
+    /// The Job that this process last sent for a capture of each sandbox, and what for.
+    under_way: Arc<Mutex<BTreeMap<Uid, Sent>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    order: String,
+    job: String,
 }
 
 impl Commits {
-    /// Workers in Dormouse's own namespace of a cluster.
-    #[must_use]
-    pub const fn new(cluster: Cluster, options: Options) -> Self {
-        Self { cluster, options }
+    /// Workers in Dormouse's own namespace of a cluster, for these Pods.
+    pub(crate) fn new(cluster: Cluster, options: Options, pods: Pods) -> Self {
+        Self {
+            cluster,
+            options,
+            pods,
+            under_way: Arc::default(),
+        }
     }
 
     /// Whether layers have a place that nobody names one for.
@@ -120,9 +141,10 @@ impl Commits {
     ) -> Result<Captured, RuntimeError> {
         let (registry, login) = self.place(subject, to).await?;
         self.mark(subject, true).await?;
+        let secret = login.as_ref().map(identity);
         let errand = Errand::Capture {
             registry: &registry,
-            login: login.is_some(),
+            login: secret.as_deref(),
         };
         match self.send(subject, errand, login).await? {
             Report::Captured {
@@ -143,7 +165,7 @@ impl Commits {
                 field,
                 frozen,
             } => {
-                self.forget(&errand.name(subject)).await?;
+                self.end(subject).await?;
                 if !frozen {
                     self.mark(subject, false).await?;
                 }
@@ -152,17 +174,13 @@ impl Commits {
         }
     }
 
-    /// Lets a sandbox go on, where there is no daemon for that. Captures of it end first.
+    /// Lets a sandbox go on, where there is no daemon for that. Other workers end first.
     pub(crate) async fn thaw(&self, subject: &Subject) -> Result<(), RuntimeError> {
-        self.end(subject).await?;
-        let errand = Errand::Thaw;
-        let name = errand.name(subject);
         // What an earlier one said is not about now.
-        self.forget(&name).await?;
-        watch::gone(&self.jobs(), &self.pods(), &name).await?;
-        let report = self.send(subject, errand, None).await;
-        if let Err(error) = self.forget(&name).await {
-            tracing::debug!(%error, name, "a worker that is done stays for a while");
+        self.end(subject).await?;
+        let report = self.send(subject, Errand::Thaw, None).await;
+        if let Err(error) = self.forget(&Errand::Thaw.name(subject)).await {
+            tracing::debug!(%error, "a worker that is done stays for a while");
         }
         match report? {
             Report::Thawed => self.mark(subject, false).await,
@@ -173,37 +191,18 @@ impl Commits {
         }
     }
 
-    /// Ends a capture that may be under way, and waits until its worker is gone: whoever thaws by other
-    /// means does this first, and [`Commits::mark`] after.
+    /// Ends what may be under way, and waits until its workers are gone: whoever thaws by other means
+    /// does this first, and [`Commits::mark`] after.
     pub(crate) async fn end(&self, subject: &Subject) -> Result<(), RuntimeError> {
-        let errand = Errand::Capture {
-            registry: "",
-            login: false,
-        };
-        let name = errand.name(subject);
-        self.forget(&name).await?;
-        watch::gone(&self.jobs(), &self.pods(), &name).await
-    }
-
-    /// Notes on a Pod that its container may be frozen, or that it is not.
-    pub(crate) async fn mark(&self, subject: &Subject, held: bool) -> Result<(), RuntimeError> {
-        let pods: Api<Pod> = Api::namespaced(self.cluster.client(), &subject.namespace);
-        let value = held.then_some(subject.container_id.as_str());
-        let patch = json!({"metadata": {"uid": subject.pod_uid, "annotations": {HELD: value}}});
-        let patched = pods
-            .patch(&subject.pod, &PatchParams::default(), &Patch::Merge(&patch))
-            .await;
-        match patched {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some(404) => Err(RuntimeError::Absent(subject.uid)),
-            Err(error) => Err(failed("note that it may be frozen", &error)),
-        }
+        self.under_way.lock().remove(&subject.fence.uid);
+        self.clear(subject, None).await
     }
 
     fn jobs(&self) -> Api<Job> {
         Api::namespaced(self.cluster.client(), self.cluster.namespace())
     }
 
+    /// Those of workers.
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.cluster.client(), self.cluster.namespace())
     }
@@ -259,25 +258,15 @@ impl Commits {
         errand: Errand<'_>,
         login: Option<Secret>,
     ) -> Result<Report, RuntimeError> {
-        let name = errand.name(subject);
-        let wanted = job::job(subject, errand, self.cluster.namespace(), &self.options)?;
-        let made = loop {
-            let made = self.jobs().create(&PostParams::default(), &wanted).await;
-            match made {
-                Ok(made) => break made,
-                Err(error) if code(&error) == Some(409) => {}
-                Err(error) => return Err(failed("start a worker", &error)),
-            }
-            let found = self.jobs().get_opt(&name).await;
-            match found.map_err(|error| failed("find a worker", &error))? {
-                Some(found) if found.metadata.deletion_timestamp.is_none() => break found,
-                // One that ends is waited for, so that there are never two.
-                Some(_) => watch::gone(&self.jobs(), &self.pods(), &name).await?,
-                None => {}
-            }
-        };
+        let (uid, order) = (subject.fence.uid, errand.order(subject));
+        let job = self.job_for(subject, errand, &order).await?;
+        let name = job.name_any();
+        if let Errand::Capture { .. } = errand {
+            let sent = Sent { order, job: name };
+            self.under_way.lock().insert(uid, sent);
+        }
         if let Some(login) = login {
-            let secret = job::secret(&made, login)?;
+            let secret = job::secret(&job, login)?;
             let secrets = Api::namespaced(self.cluster.client(), self.cluster.namespace());
             match secrets.create(&PostParams::default(), &secret).await {
                 Ok(Secret { .. }) => {}
@@ -285,11 +274,11 @@ impl Commits {
                 Err(error) => return Err(failed("hand over the Secret for pushing", &error)),
             }
         }
-        let uid = made.uid().unwrap_or_default();
-        match watch::report(&self.jobs(), &self.pods(), &name, &uid).await? {
+        match watch::report(&self.jobs(), &self.pods(), &job).await? {
             Some(report) => Ok(report),
             None => {
-                self.forget(&name).await?;
+                self.under_way.lock().remove(&uid);
+                self.remove(&job).await?;
                 let why =
                     "the worker on its node ended without a word: it was killed, or its node was";
                 Err(RuntimeError::Failed(why.into()))
@@ -297,23 +286,86 @@ impl Commits {
         }
     }
 
-    /// Removes a Job, with its Pod and its Secret. One that runs is told to stop, and undoes what it did.
-    async fn forget(&self, name: &str) -> Result<(), RuntimeError> {
+    /// The Job of an errand: the one that there is, or a new one. No other is left.
+    async fn job_for(
+        &self,
+        subject: &Subject,
+        errand: Errand<'_>,
+        order: &str,
+    ) -> Result<Job, RuntimeError> {
+        let sent = self.under_way.lock().get(&subject.fence.uid).cloned();
+        let sent = sent.filter(|sent| sent.order == *order).map(|it| it.job);
+        if let Some(sent) = sent
+            && let Some(job) = self.find(&sent).await?
+        {
+            self.clear(subject, Some(&job)).await?;
+            return Ok(job);
+        }
+        let wanted = job::job(subject, errand, self.cluster.namespace(), &self.options)?;
+        loop {
+            let found = self.find(&wanted.name_any()).await?;
+            self.clear(subject, found.as_ref()).await?;
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            match self.jobs().create(&PostParams::default(), &wanted).await {
+                Ok(made) => return Ok(made),
+                Err(error) if code(&error) == Some(409) => {}
+                Err(error) => return Err(failed("start a worker", &error)),
+            }
+        }
+    }
+
+    /// A Job that is not on its way out.
+    async fn find(&self, name: &str) -> Result<Option<Job>, RuntimeError> {
         let found = self.jobs().get_opt(name).await;
         let found = found.map_err(|error| failed("find a worker", &error))?;
-        let Some(uid) = found.and_then(|job| job.metadata.uid) else {
-            return Ok(());
-        };
+        Ok(found.filter(|job| job.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Ends every worker of a sandbox but one, and waits until they are gone.
+    async fn clear(&self, subject: &Subject, keep: Option<&Job>) -> Result<(), RuntimeError> {
+        let fence = subject.fence;
+        let keep = keep.and_then(|job| job.uid());
+        let of = ListParams::default().labels(&job::selector(fence.uid));
+        let listed = self.jobs().list(&of).await;
+        let listed = listed.map_err(|error| failed("look for workers", &error))?;
+        let others = || listed.items.iter().filter(|job| job.uid() != keep);
+        if others().any(|job| look::rank_of(&job.metadata) > fence.into()) {
+            return Err(RuntimeError::Stale(fence));
+        }
+        for job in others().filter(|job| job.metadata.deletion_timestamp.is_none()) {
+            self.remove(job).await?;
+        }
+        watch::gone(&self.jobs(), &self.pods(), &of, keep.as_deref()).await
+    }
+
+    async fn forget(&self, name: &str) -> Result<(), RuntimeError> {
+        match self.find(name).await? {
+            Some(job) => self.remove(&job).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a Job, with its Pod and its Secret. One that runs is told to stop, and undoes what it did.
+    async fn remove(&self, job: &Job) -> Result<(), RuntimeError> {
         let exactly = DeleteParams::foreground().preconditions(Preconditions {
-            uid: Some(uid),
+            uid: job.uid(),
             resource_version: None,
         });
-        match self.jobs().delete(name, &exactly).await {
+        match self.jobs().delete(&job.name_any(), &exactly).await {
             Ok(_) => Ok(()),
+            // Whether it is gone is looked at: 409 has more than one reason.
             Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
             Err(error) => Err(failed("end a worker", &error)),
         }
     }
+}
+
+/// Which Secret it is, for who compares orders.
+fn identity(secret: &Secret) -> String {
+    let namespace = secret.namespace().unwrap_or_default();
+    format!("{namespace}/{}", secret.name_any())
 }
 
 /// What a worker's failure is to whoever asked.

@@ -9,7 +9,7 @@ use model::Uid;
 use tokio::time::Instant;
 
 use crate::{
-    agent,
+    agent::{self, Start},
     error::{code, failed, refused},
     inspect::{Standing, facts},
     look::{self, Running, Seen, Waiting},
@@ -51,8 +51,8 @@ impl Engine {
     ) -> Result<Facts, RuntimeError> {
         let _turn = self.known.enter(fence).await?;
         let place = Place::of(spec.of.as_deref(), fence, &self.own);
-        let hash = agent::key_hash(&*self.keys, fence.uid);
-        let wanted = pod::pod(fence, spec, &place, &hash, &self.options)?;
+        let start = Start::fresh(&*self.keys, fence.uid);
+        let wanted = pod::pod(fence, spec, &place, &start, &self.options)?;
         if let Some(found) = self.pods.find(fence.uid) {
             match self.fits(fence, spec, &found)? {
                 true => return self.come(fence, &found.pod, Arrival::Old).await,
@@ -149,7 +149,7 @@ impl Engine {
             Some(standing) => standing,
             // It need not listen yet.
             None => {
-                let agent = agent::client(&*self.keys, uid, running.ip)?;
+                let agent = agent::client(&*self.keys, uid, &pod, running.ip)?;
                 let delivery = agent::answers(&agent, until).await?;
                 Standing {
                     epoch: model::Epoch(delivery.epoch),

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ::runtime::{Facts, Loss, Observed, RuntimeError, WorkloadState, node::Target};
+use ::runtime::{
+    Facts, Loss, Observed, RuntimeError, WorkloadState,
+    node::{Rank, Target},
+};
 use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use kube::Api;
@@ -103,7 +106,7 @@ impl Engine {
     /// What is remembered of a container, or else can be learnt, or else was noted.
     async fn remembered(&self, uid: Uid, pod: &Pod, running: &Running) -> Standing {
         let learnt = self.known.of(uid, &running.container_id);
-        let is_frozen = learnt.frozen.unwrap_or_default();
+        let is_frozen = learnt.frozen.unwrap_or_default() || self.may_be_frozen(pod, running);
         if let Some(epoch) = learnt.epoch {
             return Standing { epoch, is_frozen };
         }
@@ -127,7 +130,7 @@ impl Engine {
             epoch: learnt.epoch.unwrap_or_else(|| noted_epoch(pod, running)),
             is_frozen: true,
         };
-        if learnt.frozen == Some(true) {
+        if learnt.frozen == Some(true) || self.may_be_frozen(pod, running) {
             return Ok(asleep());
         }
         // Nothing was learnt yet: what sleeps would take long not to answer.
@@ -135,7 +138,7 @@ impl Engine {
             self.known.frozen(uid, id, true);
             return Ok(asleep());
         }
-        let agent = agent::client(&*self.keys, uid, running.ip)?;
+        let agent = agent::client(&*self.keys, uid, pod, running.ip)?;
         let silence = match agent::delivery(&agent).await {
             Ok(delivery) => {
                 let epoch = Epoch(delivery.epoch);
@@ -151,11 +154,7 @@ impl Engine {
         let Silence::Silent(_) = &silence else {
             return Err(silence.into());
         };
-        let is_frozen = match self.options.node {
-            Some(_) => self.is_frozen(pod, running).await?,
-            None => look::is_held(pod, id),
-        };
-        match is_frozen {
+        match self.is_frozen(pod, running).await? {
             true => {
                 self.known.frozen(uid, id, true);
                 Ok(asleep())
@@ -164,9 +163,17 @@ impl Engine {
         }
     }
 
+    /// Whether a worker was sent to freeze a container that no daemon can be asked about. Until that is
+    /// called off it counts as frozen, even if it still runs: who calls it off then ends the worker, which
+    /// could freeze it at any moment.
+    fn may_be_frozen(&self, pod: &Pod, running: &Running) -> bool {
+        self.options.node.is_none() && look::is_held(pod, &running.container_id)
+    }
+
     /// Whether a container is frozen, as its node says; not, where no node has that to say.
     async fn is_frozen(&self, pod: &Pod, running: &Running) -> Result<bool, RuntimeError> {
-        match self.node_of(pod, running) {
+        // Who only asks has no order to give.
+        match self.node_of(pod, running, Rank::default()) {
             Some((node, target)) => node.is_frozen(&target).await,
             None => Ok(false),
         }
@@ -177,6 +184,7 @@ impl Engine {
         &'a self,
         pod: &Pod,
         running: &Running,
+        rank: Rank,
     ) -> Option<(Node<'a>, Target)> {
         let daemon = self.options.node.as_ref()?;
         let node = Node {
@@ -189,6 +197,7 @@ impl Engine {
             pod_uid: pod_uid.into(),
             container: names::SANDBOX.into(),
             container_id: running.container_id.clone(),
+            rank,
         };
         Some((node, target))
     }

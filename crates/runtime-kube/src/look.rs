@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use ::runtime::{Hooked, Loss};
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use ::runtime::{Hooked, Loss, node::Rank};
+use k8s_openapi::{
+    api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use model::{
     Digest, StringMap,
     sandbox::NetworkPolicy,
@@ -11,7 +14,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{commit::HELD, names};
+use crate::{commit::Held, names};
 
 /// The exit code of what was taken away before it could end.
 const KILLED: i32 = 137;
@@ -82,7 +85,7 @@ pub(crate) struct ArmedNote {
     pub(crate) epoch: u32,
 }
 
-fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     let all = pod.metadata.annotations.as_ref()?;
     all.get(name).map(String::as_str)
 }
@@ -129,24 +132,26 @@ pub(crate) fn armed(pod: &Pod, container_id: &str) -> Option<u32> {
     (*note.container_id == *container_id).then_some(note.epoch)
 }
 
-/// Whether a worker may have frozen a container, and nobody has thawed it since.
-pub(crate) fn is_held(pod: &Pod, container_id: &str) -> bool {
-    annotation(pod, HELD) == Some(container_id)
+/// The random name of its start.
+pub(crate) fn start(pod: &Pod) -> Option<&str> {
+    annotation(pod, names::START)
 }
 
-/// The rank of the last call that changed it.
-pub(crate) fn rank(pod: &Pod) -> (u64, u64) {
-    let text = annotation(pod, names::FENCE).unwrap_or_default();
-    let parsed = text.split_once('.').and_then(|(generation, operation)| {
-        Some((generation.parse().ok()?, operation.parse().ok()?))
-    });
-    parsed.unwrap_or_default()
+/// Whether a worker may have frozen a container, and nobody has thawed it since.
+pub(crate) fn is_held(pod: &Pod, container_id: &str) -> bool {
+    Held::on(pod).is_some_and(|held| *held.container_id == *container_id)
+}
+
+/// The rank of the last call that changed something of ours.
+pub(crate) fn rank_of(meta: &ObjectMeta) -> Rank {
+    let all = meta.annotations.as_ref();
+    let rank = all.and_then(|all| all.get(names::FENCE)?.parse().ok());
+    rank.unwrap_or_default()
 }
 
 /// Whether a call is older than the last one that changed the Pod.
 pub(crate) fn is_stale(pod: &Pod, fence: Fence) -> bool {
-    let (generation, operation) = fence.rank();
-    (generation.0, operation.0) < rank(pod)
+    Rank::from(fence) < rank_of(&pod.metadata)
 }
 
 /// How often its container was started over on purpose, or is to be.

@@ -38,6 +38,9 @@ pub(crate) const HOOKED: &str = "dormouse.dev/hooked";
 /// frozen its agent cannot be asked.
 pub(crate) const ARMED: &str = "dormouse.dev/armed";
 
+/// The random name of a Pod's start: the key of its agent is derived from it, too.
+pub(crate) const START: &str = "dormouse.dev/start";
+
 /// Where the agent is in the sandbox.
 pub(crate) const AGENT_DIRECTORY: &str = "/run/dormouse";
 /// The program that is its first process. It has the name of the engine on one machine, too.

@@ -23,15 +23,15 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, PostParams, Preconditions},
 };
-use model::sandbox::NetworkPolicy;
+use model::{Uid, sandbox::NetworkPolicy};
 
 use crate::{
     create::named,
     error::{code, failed, refused},
-    names,
-    pod::{Place, labels},
+    look, names,
+    pod::{self, Place, labels},
     runtime::Engine,
 };
 
@@ -153,6 +153,7 @@ fn object(
             name: Some(place.name.clone()),
             namespace: Some(place.namespace.clone()),
             labels: Some(labels(fence)),
+            annotations: Some([(names::FENCE.to_owned(), pod::rank(fence))].into()),
             owner_references: place.owners(fence),
             ..ObjectMeta::default()
         },
@@ -238,6 +239,13 @@ fn egress(policy: Option<&NetworkPolicy>) -> Result<Vec<NetworkPolicyEgressRule>
     })
 }
 
+/// Whether a NetworkPolicy is that of a workload.
+fn is_of(policy: &Object, uid: Uid) -> bool {
+    let labels = policy.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(names::UID));
+    label.is_some_and(|label| *label == uid.to_string())
+}
+
 impl Engine {
     /// Puts in force what a workload may reach, before and while it runs.
     pub(crate) async fn apply_network(
@@ -256,9 +264,20 @@ impl Engine {
         }
         let there = api.get(&place.name).await;
         let there = there.map_err(|error| failed("read a NetworkPolicy", &error))?;
-        if there.spec == wanted.spec {
+        if !is_of(&there, fence.uid) {
+            let (namespace, name) = (&place.namespace, &place.name);
+            let why = format!("another NetworkPolicy is called {namespace}/{name}");
+            return Err(RuntimeError::Failed(why.into()));
+        }
+        let last = look::rank_of(&there.metadata);
+        if last > fence.into() {
+            return Err(RuntimeError::Stale(fence));
+        }
+        if there.spec == wanted.spec && last == fence.into() {
             return Ok(());
         }
+        // This one, as it was seen: one that was made anew since has another uid.
+        wanted.metadata.uid = there.metadata.uid;
         wanted.metadata.resource_version = there.metadata.resource_version;
         let replaced = api
             .replace(&place.name, &PostParams::default(), &wanted)
@@ -272,11 +291,20 @@ impl Engine {
         }
     }
 
-    /// Removes the NetworkPolicy of a Pod that is gone.
-    pub(crate) async fn remove_network(&self, pod: &Pod) -> Result<(), RuntimeError> {
+    /// Removes the NetworkPolicy of a Pod that is gone, and no other of its name.
+    pub(crate) async fn remove_network(&self, uid: Uid, pod: &Pod) -> Result<(), RuntimeError> {
         let (namespace, name) = named(pod);
         let api = Api::<Object>::namespaced(self.client.clone(), namespace);
-        match api.delete(name, &DeleteParams::default()).await {
+        let there = api.get_opt(name).await;
+        let there = there.map_err(|error| failed("read a NetworkPolicy", &error))?;
+        let Some(there) = there.filter(|there| is_of(there, uid)) else {
+            return Ok(());
+        };
+        let this_one = DeleteParams::default().preconditions(Preconditions {
+            uid: there.metadata.uid,
+            resource_version: there.metadata.resource_version,
+        });
+        match api.delete(name, &this_one).await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(404) => Ok(()),
             Err(error) => Err(failed("remove a NetworkPolicy", &error)),

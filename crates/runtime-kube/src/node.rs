@@ -6,8 +6,8 @@ use std::{
 };
 
 use ::runtime::{
-    RuntimeError,
-    node::{Refusal, Standing, Target},
+    Fence, RuntimeError,
+    node::{Reason, Refusal, Standing, Target},
 };
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -23,6 +23,19 @@ use crate::options::NodeDaemon;
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 64 * 1024;
 
+/// Why a daemon did not do what it was asked.
+enum Unmet {
+    /// It has heard of a newer order.
+    Stale,
+    Failed(RuntimeError),
+}
+
+impl From<RuntimeError> for Unmet {
+    fn from(error: RuntimeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// The daemon of one node.
 #[derive(Debug)]
 pub(crate) struct Node<'a> {
@@ -32,33 +45,38 @@ pub(crate) struct Node<'a> {
 }
 
 impl Node<'_> {
-    pub(crate) async fn freeze(&self, target: &Target) -> Result<(), RuntimeError> {
-        self.ask(Method::POST, "/v1/freeze", Some(target)).await?;
-        Ok(())
+    pub(crate) async fn freeze(&self, fence: Fence, target: &Target) -> Result<(), RuntimeError> {
+        self.order(fence, "/v1/freeze", target).await
     }
 
-    pub(crate) async fn thaw(&self, target: &Target) -> Result<(), RuntimeError> {
-        self.ask(Method::POST, "/v1/thaw", Some(target)).await?;
-        Ok(())
+    pub(crate) async fn thaw(&self, fence: Fence, target: &Target) -> Result<(), RuntimeError> {
+        self.order(fence, "/v1/thaw", target).await
+    }
+
+    async fn order(&self, fence: Fence, path: &str, target: &Target) -> Result<(), RuntimeError> {
+        match self.ask(Method::POST, path, Some(target)).await {
+            Ok(_) => Ok(()),
+            Err(Unmet::Stale) => Err(RuntimeError::Stale(fence)),
+            Err(Unmet::Failed(error)) => Err(error),
+        }
     }
 
     /// Whether a container is frozen.
     pub(crate) async fn is_frozen(&self, target: &Target) -> Result<bool, RuntimeError> {
         let path = format!("/v1/state?containerId={}", target.container_id);
-        let answer = self.ask(Method::GET, &path, None).await?;
+        let asked = self.ask(Method::GET, &path, None).await;
+        let answer = asked.map_err(|unmet| match unmet {
+            Unmet::Failed(error) => error,
+            Unmet::Stale => self.failed("it takes a question for an order"),
+        })?;
         let state: Standing = serde_json::from_slice(&answer)
             .map_err(|error| self.failed(&format!("its answer is not understood: {error}")))?;
         Ok(state.frozen)
     }
 
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Target>,
-    ) -> Result<Bytes, RuntimeError> {
+    async fn ask(&self, method: Method, path: &str, body: Option<&Target>) -> Result<Bytes, Unmet> {
         let asked = timeout(PATIENCE, self.send(method, path, body)).await;
-        asked.unwrap_or_else(|_| Err(self.failed("it does not answer")))
+        asked.unwrap_or_else(|_| Err(self.failed("it does not answer").into()))
     }
 
     async fn send(
@@ -66,7 +84,7 @@ impl Node<'_> {
         method: Method,
         path: &str,
         body: Option<&Target>,
-    ) -> Result<Bytes, RuntimeError> {
+    ) -> Result<Bytes, Unmet> {
         let body = match body {
             Some(target) => serde_json::to_vec(target).map_err(|e| self.failed(&e.to_string()))?,
             None => Vec::new(),
@@ -100,10 +118,11 @@ impl Node<'_> {
             StatusCode::OK | StatusCode::NO_CONTENT => Ok(body),
             status => {
                 let why = match serde_json::from_slice::<Refusal>(&body) {
+                    Ok(refusal) if refusal.reason == Reason::Stale => return Err(Unmet::Stale),
                     Ok(refusal) => refusal.message.into(),
                     Err(_) => format!("it answered {status}"),
                 };
-                Err(self.failed(&why))
+                Err(self.failed(&why).into())
             }
         }
     }

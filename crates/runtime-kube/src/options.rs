@@ -72,15 +72,19 @@ impl fmt::Debug for NodeDaemon {
 
 /// The keys by which agents know who speaks to them.
 pub trait Keys: Send + Sync + fmt::Debug {
-    /// That of the control plane, for the agent of one workload.
-    fn init_key(&self, uid: Uid) -> Secret;
+    /// That of the control plane, for the agent of one Pod of a workload: by the random name that its
+    /// start has. A Pod of an older version has none, and a key of its workload alone.
+    fn init_key(&self, uid: Uid, start: Option<&str>) -> Secret;
     /// That of the ports of one delivery.
     fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret;
 }
 
 impl Keys for Seal {
-    fn init_key(&self, uid: Uid) -> Secret {
-        Self::init_key(self, uid)
+    fn init_key(&self, uid: Uid, start: Option<&str>) -> Secret {
+        match start {
+            Some(start) => self.start_key(uid, start),
+            None => Self::init_key(self, uid),
+        }
     }
 
     fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret {

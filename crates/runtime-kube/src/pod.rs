@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::runtime::{Fence, RuntimeError, WorkloadSpec};
+use ::runtime::{Fence, RuntimeError, WorkloadSpec, node::Rank};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, HTTPGetAction, LocalObjectReference, Pod,
@@ -23,7 +23,7 @@ use model::{
 };
 use wire::envd::{PORT, PROGRAM};
 
-use crate::{names, options::Options};
+use crate::{agent::Start, names, options::Options};
 
 /// What an agent that is root needs to be it for everybody inside: it becomes users, gives them their
 /// files and ends their processes. In an image whose user is not root none of it takes effect.
@@ -108,8 +108,7 @@ pub(crate) fn labels(fence: Fence) -> BTreeMap<String, String> {
 
 /// The rank of a call, as an annotation says it.
 pub(crate) fn rank(fence: Fence) -> String {
-    let (generation, operation) = fence.rank();
-    format!("{}.{}", generation.0, operation.0)
+    Rank::from(fence).to_string()
 }
 
 /// The text of something that is kept in an annotation.
@@ -133,7 +132,7 @@ pub(crate) fn pod(
     fence: Fence,
     spec: &WorkloadSpec,
     place: &Place,
-    init_key_hash: &str,
+    start: &Start,
     options: &Options,
 ) -> Result<Pod, RuntimeError> {
     let main = spec.images.get(names::MAIN).ok_or_else(|| {
@@ -148,7 +147,10 @@ pub(crate) fn pod(
             return Err(impossible("from", reason));
         }
     };
-    let mut annotations = BTreeMap::from([(names::FENCE.to_owned(), rank(fence))]);
+    let mut annotations = BTreeMap::from([
+        (names::FENCE.to_owned(), rank(fence)),
+        (names::START.to_owned(), start.name.clone()),
+    ]);
     let mut note = |name: &str, value| annotations.insert(name.to_owned(), value);
     for (name, value) in notes(&spec.images, spec.boot.as_deref())? {
         value.map(|value| note(name, value));
@@ -165,9 +167,14 @@ pub(crate) fn pod(
         image: Some(image.to_owned()),
         image_pull_policy: Some(pull(spec.pull).to_owned()),
         security_context: Some(confined(false, &[])),
+        // They may use what the sandbox may; what is set aside for them is little.
+        resources: spec.resources.map(|resources| ResourceRequirements {
+            requests: Some(quantities([("cpu", "10m"), ("memory", "16Mi")])),
+            ..limits(resources)
+        }),
         ..Container::default()
     });
-    let sandbox = sandbox(image, spec, init_key_hash);
+    let sandbox = sandbox(image, spec, start);
     let secrets = spec
         .published
         .as_ref()
@@ -260,15 +267,20 @@ fn bring_agent(options: &Options) -> Container {
     }
 }
 
-/// The container that is the sandbox: the image, with the agent as its first process.
-fn sandbox(image: &str, spec: &WorkloadSpec, init_key_hash: &str) -> Container {
+/// The words that its first process is started with.
+pub(crate) fn command(start: &Start) -> Vec<String> {
     let words = [
         names::AGENT_PROGRAM,
         "--pid1",
         "--inherit",
         "--init-key-hash",
-        init_key_hash,
+        &start.key_hash,
     ];
+    words.map(ToOwned::to_owned).to_vec()
+}
+
+/// The container that is the sandbox: the image, with the agent as its first process.
+fn sandbox(image: &str, spec: &WorkloadSpec, start: &Start) -> Container {
     let mut capabilities = CAPABILITIES.to_vec();
     if spec.sudo {
         capabilities.extend(OF_ROOT);
@@ -277,7 +289,7 @@ fn sandbox(image: &str, spec: &WorkloadSpec, init_key_hash: &str) -> Container {
         name: names::SANDBOX.to_owned(),
         image: Some(image.to_owned()),
         image_pull_policy: Some(pull(spec.pull).to_owned()),
-        command: Some(words.map(ToOwned::to_owned).to_vec()),
+        command: Some(command(start)),
         volume_mounts: Some(vec![VolumeMount {
             name: AGENT_VOLUME.to_owned(),
             mount_path: names::AGENT_DIRECTORY.to_owned(),
@@ -389,7 +401,11 @@ mod tests {
             name: Name::new("box").unwrap(),
         };
         let place = Place::of(Some(&whose), fence(), "own");
-        pod(fence(), spec, &place, "abc", &Options::new("dormouse:1"))
+        let start = Start {
+            name: "s1".to_owned(),
+            key_hash: "abc".to_owned(),
+        };
+        pod(fence(), spec, &place, &start, &Options::new("dormouse:1"))
     }
 
     #[test]

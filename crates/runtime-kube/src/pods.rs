@@ -18,7 +18,7 @@ use kube::{
         watcher::{Config, Event, watcher},
     },
 };
-use model::Uid;
+use model::{Digest, Uid};
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
@@ -50,8 +50,8 @@ struct All {
     listing: Option<BTreeMap<Uid, Arc<Pod>>>,
     /// What was written since that list began: it need not show it.
     written: BTreeSet<Uid>,
-    /// Images that were seen to run: nodes have them.
-    images: BTreeSet<Box<str>>,
+    /// Images that were seen to run, so nodes have them, and what each led to when it last was.
+    images: BTreeMap<Box<str>, Option<Digest>>,
 }
 
 /// The Pods of one cluster. Clones share them.
@@ -63,14 +63,21 @@ pub(crate) struct Pods {
     synced: watch::Sender<bool>,
 }
 
-impl Pods {
-    /// Begins to follow, for as long as `tasks` runs.
-    pub(crate) fn follow(client: Client, tasks: &Tasks) -> Self {
-        let pods = Self {
+impl Default for Pods {
+    /// None are known yet.
+    fn default() -> Self {
+        Self {
             all: Arc::default(),
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
-        };
+        }
+    }
+}
+
+impl Pods {
+    /// Begins to follow, for as long as `tasks` runs.
+    pub(crate) fn follow(client: Client, tasks: &Tasks) -> Self {
+        let pods = Self::default();
         let (mine, stop) = (pods.clone(), tasks.stopping().clone());
         let labels = format!("{}={},{}", names::MANAGED_BY, names::DORMOUSE, names::UID);
         tasks.spawn(async move {
@@ -172,6 +179,16 @@ impl Pods {
         }
     }
 
+    /// Takes that back: the cluster did not take it.
+    pub(crate) fn stays(&self, uid: Uid, identity: &str) {
+        let mut all = self.all.lock();
+        all.removed.remove(identity);
+        let found = all.by_uid.get_mut(&uid);
+        if let Some(found) = found.filter(|it| it.pod.metadata.uid.as_deref() == Some(identity)) {
+            found.is_removed = false;
+        }
+    }
+
     /// Takes the cluster's word that a Pod is not there.
     pub(crate) fn vanished(&self, uid: Uid, identity: &str) {
         let mut all = self.all.lock();
@@ -192,7 +209,12 @@ impl Pods {
 
     /// Whether an image was seen to run.
     pub(crate) fn has_run(&self, image: &str) -> bool {
-        self.all.lock().images.contains(image)
+        self.all.lock().images.contains_key(image)
+    }
+
+    /// What an image led to when it was last seen to run.
+    pub(crate) fn digest_of(&self, image: &str) -> Option<Digest> {
+        self.all.lock().images.get(image).cloned().flatten()
     }
 
     pub(crate) fn find(&self, uid: Uid) -> Option<Found> {
@@ -246,9 +268,13 @@ impl All {
             if self.images.len() >= IMAGES {
                 self.images.clear();
             }
-            let images = look::images(&pod);
-            let images = images.iter().map(|(_, image)| image.into());
-            self.images.extend(images);
+            let (images, mut digests) = (look::images(&pod), look::digests(&pod));
+            for (name, image) in images.iter() {
+                let known = self.images.entry(image.into()).or_default();
+                if let Some(digest) = digests.remove(name) {
+                    *known = Some(digest);
+                }
+            }
         }
         let identity = pod.metadata.uid.as_deref().unwrap_or_default();
         let found = Found {
@@ -291,11 +317,7 @@ mod tests {
     use super::*;
 
     fn pods() -> Pods {
-        Pods {
-            all: Arc::default(),
-            changed: watch::Sender::new(0),
-            synced: watch::Sender::new(false),
-        }
+        Pods::default()
     }
 
     fn uid() -> Uid {
@@ -351,6 +373,18 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_removed_stays() {
+        let pods = pods();
+        pods.wrote(pod("a", 5));
+        pods.removing(uid(), "a");
+        pods.stays(uid(), "a");
+        assert!(pods.find(uid()).is_some_and(|found| !found.is_removed));
+        // Who removes it then is somebody else.
+        pods.heard(Event::Delete(pod("a", 6)));
+        assert_eq!(at(&pods), Some((6, true)));
+    }
+
+    #[test]
     fn a_list_shows_what_has_vanished_meanwhile_but_not_what_was_made_meanwhile() {
         let pods = pods();
         pods.wrote(pod("a", 5));
@@ -367,13 +401,14 @@ mod tests {
     #[test]
     fn an_image_is_known_once_it_was_seen_to_run() {
         let pods = pods();
+        let digest = format!("sha256:{:064x}", 7);
         let with = |started: bool| {
             let mut pod = pod("a", 5 + u64::from(started));
             let images = json!({"main": "app:1"}).to_string();
             pod.metadata.annotations = Some([(names::IMAGES.to_owned(), images)].into());
             let status = json!({"containerStatuses": [{
-                "name": names::SANDBOX, "started": started, "image": "x", "imageID": "",
-                "ready": true, "restartCount": 0,
+                "name": names::SANDBOX, "started": started, "image": "x",
+                "imageID": format!("r.example/app@{digest}"), "ready": true, "restartCount": 0,
             }]});
             pod.status = serde_json::from_value(status).unwrap();
             pod
@@ -382,5 +417,7 @@ mod tests {
         assert!(!pods.has_run("app:1"));
         pods.heard(Event::Apply(with(true)));
         assert!(pods.has_run("app:1") && !pods.has_run("app:2"));
+        assert_eq!(pods.digest_of("app:1").unwrap().as_str(), digest);
+        assert_eq!(pods.digest_of("app:2"), None);
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
                 return Err(RuntimeError::Stale(fence));
             }
             self.remove_pod(uid, &found).await?;
-            self.remove_network(&found.pod).await?;
+            self.remove_network(uid, &found.pod).await?;
         }
         self.pods.forget(uid);
         self.boots.forget(uid);
@@ -52,14 +52,24 @@ impl Engine {
             ..DeleteParams::default()
         };
         self.pods.removing(uid, &identity);
-        match api.delete(name, &this_one).await {
-            Ok(_) => {}
-            // It is gone, or another has its name.
-            Err(error) if matches!(code(&error), Some(404 | 409)) => {
+        if let Err(error) = api.delete(name, &this_one).await {
+            // Whatever is said, what counts is whether it is there: 409 has more than one reason.
+            let gone = match code(&error) {
+                Some(404) => Ok(true),
+                Some(409) => {
+                    let there = api.get_opt(name).await;
+                    let is_other = |pod: Pod| pod.metadata.uid.as_deref() != Some(&identity);
+                    there.map(|there| there.is_none_or(is_other))
+                }
+                Some(_) | None => Ok(false),
+            };
+            if matches!(gone, Ok(true)) {
                 self.pods.vanished(uid, &identity);
                 return Ok(());
             }
-            Err(error) => return Err(failed("remove a Pod", &error)),
+            // It runs on, and is seen as one that does until somebody asks again.
+            self.pods.stays(uid, &identity);
+            return Err(failed("remove a Pod", &error));
         }
         let until = Instant::now() + self.options.stop_timeout;
         let is_other = |found: &Found| found.pod.metadata.uid.as_deref() != Some(&identity);

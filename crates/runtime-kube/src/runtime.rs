@@ -14,7 +14,7 @@ use cluster_kube::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use kit::Tasks;
 use kube::Client;
-use model::{Epoch, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy};
+use model::{Epoch, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy};
 use thiserror::Error;
 
 use crate::{
@@ -92,7 +92,7 @@ impl KubeRuntime {
             commits: options
                 .commits
                 .clone()
-                .map(|commits| Commits::new(cluster.clone(), commits)),
+                .map(|commits| Commits::new(cluster.clone(), commits, pods.clone())),
             options,
             keys,
             pods,
@@ -107,7 +107,7 @@ impl KubeRuntime {
 impl Engine {
     async fn arm(&self, fence: Fence, arming: &Arming) -> Result<(), RuntimeError> {
         let _turn = self.known.enter(fence).await?;
-        let (_, running) = self.running(fence.uid)?;
+        let (pod, running) = self.running(fence.uid)?;
         // Who asks has looked just now; an agent that sleeps all the same does not answer.
         let learnt = self.known.of(fence.uid, &running.container_id);
         if learnt.frozen == Some(true) {
@@ -117,7 +117,7 @@ impl Engine {
                 needs: "thaw it",
             });
         }
-        let agent = agent::client(&*self.keys, fence.uid, running.ip)?;
+        let agent = agent::client(&*self.keys, fence.uid, &pod, running.ip)?;
         agent::arm(&agent, &*self.keys, fence, arming).await?;
         self.known
             .armed(fence.uid, &running.container_id, arming.epoch);
@@ -142,8 +142,9 @@ impl Engine {
             return Ok(());
         }
         let pod = self.note_armed(&pod, &running, standing.epoch).await?;
-        let (node, target) = self.node_of(&pod, &running).ok_or_else(no_node)?;
-        node.freeze(&target).await?;
+        let found = self.node_of(&pod, &running, fence.into());
+        let (node, target) = found.ok_or_else(no_node)?;
+        node.freeze(fence, &target).await?;
         self.known.frozen(uid, &running.container_id, true);
         Ok(())
     }
@@ -171,27 +172,43 @@ impl Engine {
         let uid = fence.uid;
         let _turn = self.known.enter(fence).await?;
         let (pod, running) = self.running(uid)?;
-        if !self.standing(uid, &pod, &running).await?.is_frozen {
+        // One that may still be on its way could freeze it later: it is called off in any case.
+        let held = look::is_held(&pod, &running.container_id);
+        if !held && !self.standing(uid, &pod, &running).await?.is_frozen {
             return Ok(());
         }
-        let subject = subject(uid, &pod, &running);
-        let held = look::is_held(&pod, &running.container_id);
+        let subject = subject(fence, &pod, &running);
         let commits = self.commits.as_ref().filter(|_| held);
-        match (self.node_of(&pod, &running), commits) {
+        match (self.node_of(&pod, &running, fence.into()), commits) {
             (Some((node, target)), commits) => {
                 if let Some(commits) = commits {
                     commits.end(&subject).await?;
                 }
-                node.thaw(&target).await?;
+                node.thaw(fence, &target).await?;
                 if let Some(commits) = commits {
                     commits.mark(&subject, false).await?;
                 }
             }
-            (None, Some(commits)) => commits.thaw(&subject).await?,
+            (None, Some(commits)) => {
+                commits.end(&subject).await?;
+                match self.runs(uid, &pod, &running).await? {
+                    true => commits.mark(&subject, false).await?,
+                    false => commits.thaw(&subject).await?,
+                }
+            }
             (None, None) => return Err(no_node()),
         }
         self.known.frozen(uid, &running.container_id, false);
         Ok(())
+    }
+
+    /// Whether a worker that was called off had frozen nothing yet. It is asked only if that may be.
+    async fn runs(&self, uid: Uid, pod: &Pod, running: &Running) -> Result<bool, RuntimeError> {
+        if self.known.of(uid, &running.container_id).frozen == Some(true) {
+            return Ok(false);
+        }
+        let agent = agent::client(&*self.keys, uid, pod, running.ip)?;
+        Ok(agent::delivery(&agent).await.is_ok())
     }
 
     async fn capture(
@@ -219,7 +236,7 @@ impl Engine {
         let pod = self.note_armed(&pod, &running, standing.epoch).await?;
         // A worker that fails lets it go on, and one goes on when this call has left.
         self.known.doubt(uid, &running.container_id);
-        let captured = commits.capture(&subject(uid, &pod, &running), to).await?;
+        let captured = commits.capture(&subject(fence, &pod, &running), to).await?;
         self.known.frozen(uid, &running.container_id, true);
         Ok(captured)
     }
@@ -249,16 +266,25 @@ impl Engine {
 }
 
 /// A workload, as workers know it.
-fn subject(uid: Uid, pod: &Pod, running: &Running) -> Subject {
+fn subject(fence: Fence, pod: &Pod, running: &Running) -> Subject {
     let (namespace, name) = named(pod);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     Subject {
-        uid,
+        fence,
         namespace: namespace.to_owned(),
         pod: name.to_owned(),
         pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
         node: node.unwrap_or_default(),
         container_id: running.container_id.to_string(),
+    }
+}
+
+/// The name of an image without its tag: a port is before the last slash, a tag after it.
+fn without_tag(image: &str) -> &str {
+    let path = image.rfind('/').map_or(0, |slash| slash + 1);
+    match image[path..].find(':') {
+        Some(tag) => &image[..path + tag],
+        None => image,
     }
 }
 
@@ -298,6 +324,19 @@ impl Runtime for KubeRuntime {
 
     async fn thaw(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.thaw(fence).await
+    }
+
+    /// What a name led to when it was last seen to run in this cluster. What is to be asked for anew, or
+    /// was never seen, keeps its name: only a node asks registries.
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+        let known = match pull {
+            ImagePullPolicy::IfNotPresent | ImagePullPolicy::Never => self.0.pods.digest_of(image),
+            ImagePullPolicy::Always => None,
+        };
+        Ok(match known.filter(|_| !image.contains('@')) {
+            Some(digest) => format!("{}@{digest}", without_tag(image)).into(),
+            None => image.into(),
+        })
     }
 
     /// What was never seen to run in this cluster is taken for one that has to be fetched.
@@ -345,5 +384,22 @@ impl Runtime for KubeRuntime {
 
     async fn delete(&self, fence: Fence) -> Result<(), RuntimeError> {
         self.0.delete(fence).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_told_from_a_port() {
+        for (image, expected) in [
+            ("app:1", "app"),
+            ("app", "app"),
+            ("r.example:5000/team/app:1", "r.example:5000/team/app"),
+            ("r.example:5000/app", "r.example:5000/app"),
+        ] {
+            assert_eq!(without_tag(image), expected);
+        }
     }
 }

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    agent,
+    agent::{self, Start},
+    commit::HELD,
     create::{Arrival, named},
     error::{code, failed, refused},
     inspect::{Standing, facts},
@@ -84,7 +85,7 @@ impl Engine {
         let identity = pod.metadata.uid.clone();
         let comes = self.comes(fence.uid, identity, last.as_deref(), arrival, until);
         let (pod, running) = comes.await.map_err(RuntimeError::from)?;
-        let agent = agent::client(&*self.keys, fence.uid, running.ip)?;
+        let agent = agent::client(&*self.keys, fence.uid, &pod, running.ip)?;
         let delivery = agent::answers(&agent, until).await?;
         let epoch = model::Epoch(delivery.epoch);
         self.known.armed(fence.uid, &running.container_id, epoch);
@@ -118,13 +119,19 @@ impl Engine {
         pod: &Arc<Pod>,
         to: Option<&Outfit>,
     ) -> Result<Facts, RuntimeError> {
-        let next = renewed(pod, fence, to)?;
+        // A key that was told to the agent of the Pod before opens nothing here.
+        let start = Start::fresh(&*self.keys, fence.uid);
+        let next = renewed(pod, fence, to, &start)?;
         if let Some(found) = self.pods.find(fence.uid) {
             self.remove_pod(fence.uid, &found).await?;
         }
         self.boots.forget(fence.uid);
         self.hooks.forget(fence.uid);
         let made = self.make(fence, &next).await?;
+        if made.metadata.uid == pod.metadata.uid {
+            let why = "the Pod that is to be made anew is still there";
+            return Err(RuntimeError::Failed(why.into()));
+        }
         self.come(fence, &made, Arrival::New).await
     }
 
@@ -199,17 +206,33 @@ fn named_in_pod(name: &str) -> &str {
 }
 
 /// The Pod that takes the place of another.
-fn renewed(pod: &Pod, fence: Fence, to: Option<&Outfit>) -> Result<Pod, RuntimeError> {
+fn renewed(
+    pod: &Pod,
+    fence: Fence,
+    to: Option<&Outfit>,
+    start: &Start,
+) -> Result<Pod, RuntimeError> {
     let old = &pod.metadata;
     let mut annotations = old.annotations.clone().unwrap_or_default();
-    for name in [names::RESTARTS, names::BOOTED, names::HOOKED, names::ARMED] {
+    for name in [
+        names::RESTARTS,
+        names::BOOTED,
+        names::HOOKED,
+        names::ARMED,
+        HELD,
+    ] {
         annotations.remove(name);
     }
     annotations.insert(names::FENCE.to_owned(), pod::rank(fence));
+    annotations.insert(names::START.to_owned(), start.name.clone());
     let mut spec = PodSpec {
         node_name: None,
         ..pod.spec.clone().unwrap_or_default()
     };
+    let sandbox = spec.containers.iter_mut();
+    for sandbox in sandbox.filter(|one| one.name == names::SANDBOX) {
+        sandbox.command = Some(pod::command(start));
+    }
     if let Some(to) = to {
         annotations.remove(names::BOOT);
         annotations.remove(names::LAYER);

@@ -8,14 +8,69 @@
 //! | `GET /healthz` | whether containerd answers |
 //!
 //! Whatever is not done is answered with a [`Refusal`]. A worker says how it went in one [`Report`].
+//!
+//! Every order has a [`Rank`], and a node keeps the highest for each container: what somebody had on
+//! its way who does not lead any more is refused where it arrives.
 
-use model::Digest;
+use std::{fmt, num::ParseIntError, str::FromStr};
+
+use model::{Digest, workload::Fence};
 use serde::{Deserialize, Serialize};
 
 /// The port that node daemons listen on, unless told otherwise.
 pub const PORT: u16 = 7946;
 
-/// Whose processes are meant.
+/// How new an order is: see [`Fence`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Rank {
+    /// Of the intent that it goes by.
+    pub generation: u64,
+    /// Of the call, within that.
+    pub operation: u64,
+}
+
+impl From<Fence> for Rank {
+    fn from(fence: Fence) -> Self {
+        let (generation, operation) = fence.rank();
+        Self {
+            generation: generation.0,
+            operation: operation.0,
+        }
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.generation, self.operation)
+    }
+}
+
+/// A text that is no rank.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRank {
+    /// It has no dot.
+    #[error("a rank is two numbers with a dot between them")]
+    Form,
+    /// One of them is none.
+    #[error(transparent)]
+    Number(#[from] ParseIntError),
+}
+
+impl FromStr for Rank {
+    type Err = NoRank;
+
+    fn from_str(text: &str) -> Result<Self, NoRank> {
+        let (generation, operation) = text.split_once('.').ok_or(NoRank::Form)?;
+        Ok(Self {
+            generation: generation.parse()?,
+            operation: operation.parse()?,
+        })
+    }
+}
+
+/// Whose processes are meant, and how new the order is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
@@ -25,6 +80,9 @@ pub struct Target {
     pub container: Box<str>,
     /// The id of that container, as the Pod's status or as containerd has it.
     pub container_id: Box<str>,
+    /// Of the order. Who says none is older than anybody who does.
+    #[serde(default)]
+    pub rank: Rank,
 }
 
 /// What processes do.
@@ -56,6 +114,8 @@ pub enum Reason {
     Absent,
     /// Its processes have ended.
     Ended,
+    /// A newer order was heard.
+    Stale,
     /// The node cannot do it now.
     Unavailable,
 }
@@ -116,6 +176,21 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_is_read_as_it_is_written_and_an_order_without_one_is_the_oldest() {
+        let rank = Rank {
+            generation: 3,
+            operation: 14,
+        };
+        assert_eq!(rank.to_string().parse(), Ok(rank));
+        for bad in ["", "3", "3.", "a.1", "3.1.4"] {
+            assert!(bad.parse::<Rank>().is_err(), "{bad}");
+        }
+        let old = r#"{"podUid": "p", "container": "sandbox", "containerId": "c"}"#;
+        let target: Target = serde_json::from_str(old).unwrap();
+        assert!(target.rank < rank);
+    }
 
     #[test]
     fn a_report_always_fits_what_a_pod_can_say() {

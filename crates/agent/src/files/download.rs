@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::{CHUNK, Query, refusal, resolve};
 use crate::{
     entry,
-    http::Refusal,
+    http::{Refusal, shown},
     paths::name_of,
     rpc::{Body, full},
     server::Agent,
@@ -40,7 +40,8 @@ async fn answer(
     request: &Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
     let query = Query::parse(request.uri());
-    query.authorize(agent, &Method::GET, request.headers())?;
+    let shown = shown(request.headers(), request.extensions());
+    query.authorize(agent, &Method::GET, shown)?;
     let user = query.user(agent)?;
     let path = resolve(agent, query.path.as_deref().unwrap_or_default(), &user)?;
     let encoding = choose_encoding(request.headers().get(header::ACCEPT_ENCODING))?;

@@ -23,7 +23,7 @@ use wire::envd::{METADATA_HEADER_PREFIX, METADATA_XATTR_PREFIX, WrittenFile};
 use super::{CHUNK, Query, refusal, resolve};
 use crate::{
     entry,
-    http::{Refusal, json},
+    http::{Refusal, json, shown},
     paths::name_of,
     rpc::Body,
     server::Agent,
@@ -50,7 +50,8 @@ fn bad(message: impl Into<String>) -> Refusal {
 
 async fn take(agent: &Arc<Agent>, request: Request<Incoming>) -> Result<Vec<WrittenFile>, Refusal> {
     let query = Query::parse(request.uri());
-    query.authorize(agent, &Method::POST, request.headers())?;
+    let shown = shown(request.headers(), request.extensions());
+    query.authorize(agent, &Method::POST, shown)?;
     let user = query.user(agent)?;
     let metadata = metadata_of(request.headers())?;
     let content_type = request

@@ -1,9 +1,13 @@
 //! The real program: how it starts, listens, reaps and ends.
 
 use std::{
+    fs::Permissions,
     io::Read as _,
     net::TcpListener,
-    os::fd::{AsRawFd as _, IntoRawFd as _},
+    os::{
+        fd::{AsRawFd as _, IntoRawFd as _},
+        unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    },
     process::Command,
     time::Duration,
 };
@@ -25,7 +29,31 @@ fn free() -> String {
 }
 
 pub(crate) async fn start(args: &[&str]) -> (Program, Served) {
+    start_at(free(), args).await
+}
+
+/// At an address of one's own: that of who connects is another, as it is for all who are outside.
+pub(crate) async fn start_apart(args: &[&str]) -> (Program, Served) {
+    start_at(free().replace("127.0.0.1", "127.0.0.9"), args).await
+}
+
+/// As a user.
+pub(crate) async fn start_as(user: u32, args: &[&str]) -> (Program, Served) {
     let address = free();
+    // Where the tests are built need not be everybody's to read.
+    let directory = tempfile::tempdir().unwrap();
+    let own = directory.path().join("agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_dormouse-agent"), &own).unwrap();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&own);
+    command.args(["--listen", &address]).args(args).uid(user);
+    let program = Program(command.spawn().unwrap());
+    let agent = at(address.parse().unwrap());
+    wait_until_healthy(&agent).await;
+    (program, agent)
+}
+
+async fn start_at(address: String, args: &[&str]) -> (Program, Served) {
     let mut all = vec!["--listen", &address];
     all.extend_from_slice(args);
     let program = Program::start(&all);

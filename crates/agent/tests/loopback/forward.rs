@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use http::StatusCode;
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -15,17 +16,19 @@ use wire::{
 
 use crate::{
     client::{Program, Served},
-    first_process::{run_as, start},
+    first_process::{run_as, start, start_apart, start_as},
 };
 
 const KEY: (&str, &str) = ("x-dormouse-init-key", "the init key");
 const UPGRADE: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", "tcp")];
 
+fn key_hash() -> String {
+    let hash = Sha256::digest(KEY.1);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 async fn keyed(args: &[&str]) -> (Program, Served) {
-    let hash: String = Sha256::digest(KEY.1)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash = key_hash();
     let mut all = vec!["--init-key-hash", &hash];
     all.extend_from_slice(args);
     start(&all).await
@@ -134,6 +137,57 @@ async fn a_port_is_open_to_the_delivery_that_is_meant_and_to_no_other() {
         .await;
     assert_eq!(late.header("x-dormouse-init-stale"), "true");
     assert_eq!(ask(agent.address, port, "door1", b"").await.0, 401);
+}
+
+#[tokio::test]
+async fn without_a_token_an_agent_is_reached_by_the_door_only() {
+    let (_program, agent) = start_apart(&["--init-key-hash", &key_hash()]).await;
+    let open = serde_json::json!({
+        "accessToken": "",
+        "doorKey": "door1",
+        "delivery": {"generation": 1, "operation": 1, "epoch": 1},
+    });
+    let armed = agent.post("/init", &[KEY], open.to_string()).await;
+    assert_eq!(armed.status, StatusCode::NO_CONTENT);
+    // Anybody on the network.
+    assert_eq!(agent.get("/envs", &[]).await.status, 401);
+    assert_eq!(
+        agent.get("/files?path=/etc/hostname", &[]).await.status,
+        401
+    );
+    // What is signed with no token can be signed by anybody.
+    let unsigned = STANDARD_NO_PAD.encode(Sha256::digest("/etc/hostname:read::"));
+    let unsigned = unsigned.replace('+', "%2B").replace('/', "%2F");
+    let guess = format!("/files?path=/etc/hostname&signature=v1_{unsigned}");
+    assert_eq!(agent.get(&guess, &[]).await.status, 401);
+    let list = agent.post("/process.Process/List", &[], "{}").await;
+    assert_eq!(list.status, 401);
+    assert_eq!(agent.get("/health", &[]).await.status, 204);
+    // The gateway.
+    let own = agent.address.port();
+    let begun = b"GET /envs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let (status, mut stream) = ask(agent.address, own, "door1", begun).await;
+    assert_eq!(status, 101);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(ask(agent.address, own, "door2", begun).await.0, 401);
+}
+
+#[tokio::test]
+async fn nobody_of_its_own_user_reads_the_memory_of_an_agent_with_a_key() {
+    use std::os::unix::fs::MetadataExt as _;
+    let owner = |program: &Program| {
+        let memory = format!("/proc/{}/mem", program.0.id());
+        std::fs::metadata(memory).unwrap().uid()
+    };
+    let nobody = 65_534;
+    let hash = key_hash();
+    let args = ["--init-key-hash", &hash];
+    let (keyed, _agent) = start_as(nobody, &args).await;
+    assert_eq!(owner(&keyed), 0, "the kernel gives it to root");
+    let (keyless, _agent) = start_as(nobody, &[]).await;
+    assert_eq!(owner(&keyless), nobody);
 }
 
 #[tokio::test]

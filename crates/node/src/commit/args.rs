@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use images::RegistryOptions;
-use runtime::node::Report;
+use runtime::node::{Rank, Report};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,9 @@ pub struct CommitArgs {
     /// The uid of its Pod.
     #[arg(long)]
     pod_uid: Box<str>,
+    /// How new the order is: its generation and its operation, with a dot between them.
+    #[arg(long, default_value_t)]
+    rank: Rank,
     /// Let it go on, and do nothing else.
     #[arg(long, conflicts_with = "registry")]
     thaw: bool,
@@ -87,7 +90,7 @@ impl CommitArgs {
         });
         let containerd = Containerd::new(&self.containerd_socket, &self.containerd_namespace);
         let report = match self.registry {
-            None => thaw(&containerd, &self.container_id, &self.pod_uid).await,
+            None => thaw(&containerd, &self.container_id, &self.pod_uid, self.rank).await,
             Some(registry) => {
                 let registries = RegistryOptions {
                     docker_config: self.docker_config,
@@ -98,6 +101,7 @@ impl CommitArgs {
                 let order = Order {
                     container: self.container_id,
                     pod: self.pod_uid,
+                    rank: self.rank,
                     registry,
                     scratch: self.scratch,
                     max_layer_bytes: self.max_layer_bytes,

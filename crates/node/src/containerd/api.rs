@@ -51,6 +51,22 @@ pub struct Container {
     pub snapshot_key: String,
 }
 
+/// `containers.Update`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct UpdateContainer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) container: Option<Container>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) mask: Option<Mask>,
+}
+
+/// What of it is changed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Mask {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) paths: Vec<String>,
+}
+
 /// `tasks.Get`, `tasks.Pause` and `tasks.Resume`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct OfContainer {

@@ -8,18 +8,27 @@ use std::{
 };
 
 use node::{
+    Sandbox,
     commit::{Order, capture, thaw},
     containerd::State,
 };
-use runtime::node::Report;
+use runtime::node::{Rank, Report};
 use tokio_util::sync::CancellationToken;
 
 use crate::node::{Node, Pod, Registry, run};
+
+pub(crate) const fn rank(operation: u64) -> Rank {
+    Rank {
+        generation: 1,
+        operation,
+    }
+}
 
 pub(crate) fn order(node: &Node, pod: &Pod<'_>, registry: &str, scratch: &str) -> Order {
     Order {
         container: pod.container_id(),
         pod: pod.uid.as_str().into(),
+        rank: rank(1),
         registry: registry.into(),
         scratch: node.scratch(scratch),
         max_layer_bytes: 1 << 30,
@@ -134,7 +143,7 @@ async fn a_capture_that_fails_leaves_the_sandbox_as_it_was() {
     let report = capture(&node.containerd(), &order, &CancellationToken::new()).await;
     assert!(is_passing(&report, true), "{report:?}");
     assert_eq!(pod.state().await, State::Frozen);
-    let report = thaw(&node.containerd(), &pod.container_id(), &pod.uid).await;
+    let report = thaw(&node.containerd(), &pod.container_id(), &pod.uid, rank(1)).await;
     assert_eq!(report, Report::Thawed);
     assert_eq!(pod.state().await, State::Running);
 }
@@ -183,9 +192,65 @@ async fn a_worker_that_is_told_to_stop_thaws_and_one_that_is_killed_can_be_follo
         State::Frozen,
         "a worker that is killed undoes nothing"
     );
-    let report = thaw(&containerd, &pod.container_id(), &pod.uid).await;
+    let report = thaw(&containerd, &pod.container_id(), &pod.uid, rank(1)).await;
     assert_eq!(report, Report::Thawed);
     assert_eq!(pod.state().await, State::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_starts_after_its_pause_was_called_off_freezes_nothing() {
+    let registry = Registry::start().with_image("base:1");
+    let node = Node::start();
+    let base = format!("{}/base:1", registry.address);
+    node.pull(&base);
+    let pod = node.pod(&base, "p1", REST);
+    let report = thaw(&node.containerd(), &pod.container_id(), &pod.uid, rank(2)).await;
+    assert_eq!(report, Report::Thawed);
+    let late = order(&node, &pod, &registry.address, "s1");
+    let report = capture(&node.containerd(), &late, &CancellationToken::new()).await;
+    assert!(
+        matches!(
+            report,
+            Report::Failed {
+                retry: false,
+                frozen: false,
+                ..
+            }
+        ),
+        "{report:?}"
+    );
+    assert_eq!(pod.state().await, State::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_overtaken_reports_no_capture_and_undoes_nothing_newer() {
+    let registry = Registry::start().with_image("base:1");
+    let node = Node::start();
+    let base = format!("{}/base:1", registry.address);
+    node.pull(&base);
+    let pod = node.pod(&base, "p1", REST);
+    let to = format!("{}/kept", registry.address);
+    let containerd = node.containerd();
+    let sandbox = Sandbox::find(&containerd, &pod.container_id(), None)
+        .await
+        .unwrap();
+    let order = order(&node, &pod, &to, "s1");
+    let forever = CancellationToken::new();
+    let work = capture(&containerd, &order, &forever);
+    // Thawed by who came next, and frozen again: what the worker reads is not what is there.
+    let overtake = async {
+        while pod.state().await != State::Frozen {
+            tokio::task::yield_now().await;
+        }
+        sandbox.thaw(rank(2)).await.unwrap();
+        sandbox.freeze(rank(3)).await.unwrap();
+    };
+    let (report, ()) = tokio::join!(work, overtake);
+    assert!(
+        matches!(report, Report::Failed { frozen: true, .. }),
+        "{report:?}"
+    );
+    assert_eq!(pod.state().await, State::Frozen, "as the newest wants it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,7 +277,7 @@ async fn no_worker_touches_what_is_not_the_sandbox_of_a_pod_of_ours() {
             matches!(report, Report::Failed { retry: false, .. }),
             "{report:?}"
         );
-        let report = thaw(&node.containerd(), &pod.container_id(), &pod.uid).await;
+        let report = thaw(&node.containerd(), &pod.container_id(), &pod.uid, rank(1)).await;
         assert!(
             matches!(report, Report::Failed { retry: false, .. }),
             "{report:?}"
@@ -220,7 +285,7 @@ async fn no_worker_touches_what_is_not_the_sandbox_of_a_pod_of_ours() {
         assert_eq!(pod.state().await, State::Running);
     }
     let ours = node.container(&base, "ours", "sandbox", REST);
-    let report = thaw(&node.containerd(), &ours.container_id(), "theirs").await;
+    let report = thaw(&node.containerd(), &ours.container_id(), "theirs", rank(1)).await;
     assert!(matches!(report, Report::Failed { .. }), "{report:?}");
 }
 

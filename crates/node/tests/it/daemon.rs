@@ -69,10 +69,15 @@ impl Daemon {
     }
 
     async fn tell(&self, word: &str, pod: &Pod<'_>) -> (StatusCode, Value) {
+        self.order(word, pod, (1, 1)).await
+    }
+
+    async fn order(&self, word: &str, pod: &Pod<'_>, rank: (u64, u64)) -> (StatusCode, Value) {
         let target = json!({
             "podUid": pod.uid,
             "container": "sandbox",
             "containerId": format!("containerd://{}", pod.id),
+            "rank": {"generation": rank.0, "operation": rank.1},
         });
         self.ask(Method::POST, &format!("/v1/{word}"), &target)
             .await
@@ -115,6 +120,65 @@ async fn the_daemon_freezes_and_thaws_and_forgets_nothing_over_a_restart() {
     }
     let (status, _) = daemon.ask(Method::GET, "/healthz", &Value::Null).await;
     assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_refuses_what_is_older_than_what_it_heard_over_a_restart() {
+    let registry = Registry::start().with_image("base:1");
+    let node = Node::start();
+    let base = format!("{}/base:1", registry.address);
+    node.pull(&base);
+    let pod = node.pod(&base, "p1", REST);
+    let daemon = serve(node.containerd()).await;
+    assert_eq!(daemon.order("freeze", &pod, (2, 9)).await.0, StatusCode::OK);
+    assert_eq!(daemon.order("thaw", &pod, (2, 10)).await.0, StatusCode::OK);
+    daemon.stopping.cancel();
+    daemon.ended.await.unwrap().unwrap();
+    let daemon = serve(node.containerd()).await;
+    for late in [(2, 9), (1, 99), (0, 0)] {
+        let (status, said) = daemon.order("freeze", &pod, late).await;
+        assert_eq!(
+            (status, &said["reason"]),
+            (StatusCode::CONFLICT, &json!("Stale"))
+        );
+        assert_eq!(pod.state().await, State::Running);
+    }
+    assert_eq!(daemon.order("freeze", &pod, (3, 1)).await.0, StatusCode::OK);
+    assert_eq!(
+        daemon.order("thaw", &pod, (2, 10)).await.0,
+        StatusCode::CONFLICT
+    );
+    assert_eq!(pod.state().await, State::Frozen);
+    // What is older is not kept for ever.
+    let labels = node.ctr(&["containers", "info", &pod.id]);
+    assert_eq!(labels.matches("dormouse.dev/order.").count(), 1, "{labels}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_orders_that_arrive_at_once_the_newest_holds() {
+    let registry = Registry::start().with_image("base:1");
+    let node = Node::start();
+    let base = format!("{}/base:1", registry.address);
+    node.pull(&base);
+    let pod = node.pod(&base, "p1", REST);
+    // Two of them: they share nothing but containerd.
+    let (one, other) = (
+        serve(node.containerd()).await,
+        serve(node.containerd()).await,
+    );
+    for round in 1..=10 {
+        let (late, newest) = ((round, 1), (round, 2));
+        let (words, wanted) = match round % 2 {
+            0 => (["thaw", "freeze"], State::Frozen),
+            _ => (["freeze", "thaw"], State::Running),
+        };
+        let (_, (status, _)) = tokio::join!(
+            one.order(words[0], &pod, late),
+            other.order(words[1], &pod, newest)
+        );
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(pod.state().await, wanted, "round {round}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,17 +1,21 @@
 //! The Job of a worker, and the Secret that it pushes with.
 
-use ::runtime::RuntimeError;
+use ::runtime::{RuntimeError, node::Rank};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Secret};
 use kube::ResourceExt as _;
+use model::Uid;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{Options, Subject};
-use crate::names;
+use crate::{names, pod};
 
 /// What the command of a worker is called in Dormouse's image.
 const COMMAND: &str = "commit";
 /// What a Job's Pods are told apart from sandboxes by.
 const WORKER: &str = "worker";
+/// The sandbox that a worker is sent to.
+const OF: &str = "dormouse.dev/of";
 /// The container of a worker's Pod.
 pub(super) const CONTAINER: &str = "commit";
 /// The key of a Secret that holds Docker's configuration.
@@ -28,24 +32,48 @@ pub(super) enum Errand<'a> {
     Capture {
         /// Where its layer goes.
         registry: &'a str,
-        /// Whether a Secret lets it in.
-        login: bool,
+        /// The Secret that lets it in, by namespace and name.
+        login: Option<&'a str>,
     },
     /// To let one go on.
     Thaw,
 }
 
 impl Errand<'_> {
-    /// The name of its Job: the same for whoever asks for the same.
-    pub(super) fn name(&self, subject: &Subject) -> String {
-        let word = match self {
+    const fn word(&self) -> &'static str {
+        match self {
             Self::Capture { .. } => "commit",
             Self::Thaw => "thaw",
-        };
-        let id = subject.container_id.rsplit('/').next().unwrap_or_default();
-        let start: String = id.chars().take(8).collect();
-        format!("{word}-{}-{start}", subject.uid)
+        }
     }
+
+    /// What is wanted, whoever asks for it: the same text for the same.
+    pub(super) fn order(&self, subject: &Subject) -> String {
+        let (registry, login) = match *self {
+            Self::Capture { registry, login } => (registry, login.unwrap_or_default()),
+            Self::Thaw => ("", ""),
+        };
+        let (word, container) = (self.word(), &subject.container_id);
+        json!([word, container, subject.pod_uid, registry, login]).to_string()
+    }
+
+    /// The name of its Job: the same for the same call that wants the same.
+    pub(super) fn name(&self, subject: &Subject) -> String {
+        let mut hash = Sha256::new();
+        hash.update(Rank::from(subject.fence).to_string());
+        hash.update([0]);
+        hash.update(self.order(subject));
+        let start: String = hash.finalize()[..5]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{}-{}-{start}", self.word(), subject.fence.uid)
+    }
+}
+
+/// What the workers of a sandbox are found by, and their Pods.
+pub(super) fn selector(uid: Uid) -> String {
+    format!("{}={WORKER},{OF}={uid}", names::COMPONENT)
 }
 
 /// The Job of an errand.
@@ -61,6 +89,7 @@ pub(super) fn job(
         COMMAND.to_owned(),
         format!("--container-id={}", subject.container_id),
         format!("--pod-uid={}", subject.pod_uid),
+        format!("--rank={}", Rank::from(subject.fence)),
         format!("--containerd-socket={socket}"),
     ];
     let mut volumes = vec![
@@ -84,7 +113,7 @@ pub(super) fn job(
             let root = &options.containerd_root;
             volumes.push(json!({"name": "root", "hostPath": {"path": root, "type": "Directory"}}));
             mounts.push(json!({"name": "root", "mountPath": root, "readOnly": true}));
-            if login {
+            if login.is_some() {
                 words.push("--docker-config=/secret/config.json".into());
                 volumes.push(json!({
                     "name": "secret",
@@ -102,12 +131,17 @@ pub(super) fn job(
         names::MANAGED_BY: names::DORMOUSE,
         names::NAME: names::DORMOUSE,
         names::COMPONENT: WORKER,
-        "dormouse.dev/of": subject.uid.to_string(),
+        OF: subject.fence.uid.to_string(),
     });
     let job = json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": labels,
+            "annotations": {names::FENCE: pod::rank(subject.fence)},
+        },
         "spec": {
             // Whoever asked decides whether it is tried again, and thaws if not.
             "backoffLimit": 0,
@@ -134,7 +168,7 @@ pub(super) fn job(
                         "terminationMessagePolicy": "File",
                         "resources": {
                             "requests": {"cpu": "50m", "memory": "64Mi"},
-                            "limits": {"memory": "512Mi"},
+                            "limits": {"cpu": "2", "memory": "512Mi"},
                         },
                         // The owner of containerd's socket is root.
                         "securityContext": {
@@ -190,14 +224,19 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, RuntimeError
 mod tests {
     use std::collections::BTreeMap;
 
+    use ::runtime::Fence;
     use k8s_openapi::ByteString;
-    use model::Uid;
+    use model::{Generation, OperationId};
 
     use super::*;
 
     fn subject() -> Subject {
         Subject {
-            uid: Uid::from_random(7),
+            fence: Fence {
+                uid: Uid::from_random(7),
+                generation: Generation(3),
+                operation: OperationId(4),
+            },
             namespace: "team".into(),
             pod: "box".into(),
             pod_uid: "p1".into(),
@@ -209,15 +248,38 @@ mod tests {
     fn capture(login: bool) -> Errand<'static> {
         Errand::Capture {
             registry: "r.example/x",
-            login,
+            login: login.then_some("own/login"),
         }
+    }
+
+    #[test]
+    fn a_job_is_named_after_all_that_makes_an_order_what_it_is() {
+        let first = capture(false).name(&subject());
+        assert_eq!(first, capture(false).name(&subject()));
+        let elsewhere = Errand::Capture {
+            registry: "other.example",
+            login: None,
+        };
+        let (mut later, mut other) = (subject(), subject());
+        later.fence.operation = OperationId(5);
+        other.container_id = "containerd://0123456789abcdeX".into();
+        let names = [
+            elsewhere.name(&subject()),
+            capture(true).name(&subject()),
+            capture(false).name(&later),
+            capture(false).name(&other),
+            Errand::Thaw.name(&subject()),
+        ];
+        assert!(!names.contains(&first), "{first}: {names:?}");
     }
 
     #[test]
     fn a_worker_goes_to_the_sandboxes_node_and_is_tried_by_whoever_sent_it() {
         let options = Options::new("dormouse:1");
         let job = job(&subject(), capture(false), "own", &options).unwrap();
-        assert_eq!(job.name_any(), format!("commit-{}-01234567", subject().uid));
+        let uid = subject().fence.uid;
+        assert!(job.name_any().starts_with(&format!("commit-{uid}-")));
+        assert_eq!(job.annotations()[names::FENCE], "3.4");
         assert!(job.name_any().len() < 58, "its Pod has a longer name");
         let spec = job.spec.unwrap();
         assert_eq!(spec.backoff_limit, Some(0));
@@ -227,6 +289,7 @@ mod tests {
         let args = pod.containers[0].args.as_ref().unwrap();
         assert_eq!(args[0], "commit");
         assert!(args.contains(&"--registry=r.example/x".to_owned()));
+        assert!(args.contains(&"--rank=3.4".to_owned()));
         assert!(
             pod.volumes
                 .unwrap()

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use ::runtime::node::Report;
 use k8s_openapi::api::core::v1::PodStatus;
-use model::{Digest, Name};
+use model::{Digest, Generation, Name, OperationId};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use standin_kube::{
     Ending,
     testing::{TestCluster, standin},
@@ -21,6 +21,14 @@ struct World {
     subject: Subject,
     /// The words of the workers that were started.
     started: Arc<Mutex<Vec<String>>>,
+}
+
+fn fence(operation: u64) -> Fence {
+    Fence {
+        uid: Uid::from_random(7),
+        generation: Generation(1),
+        operation: OperationId(operation),
+    }
 }
 
 fn layer() -> Digest {
@@ -90,7 +98,7 @@ impl World {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
         let subject = Subject {
-            uid: Uid::from_random(7),
+            fence: fence(1),
             namespace: test.namespace().into(),
             pod: "box".into(),
             pod_uid: pod.uid().unwrap(),
@@ -103,7 +111,7 @@ impl World {
         };
         Self {
             test,
-            commits: Commits::new(cluster, options),
+            commits: Commits::new(cluster, options, Pods::default()),
             subject,
             started,
         }
@@ -112,7 +120,7 @@ impl World {
     async fn is_marked(&self) -> bool {
         let pods: Api<Pod> = Api::namespaced(self.test.client(), self.test.namespace());
         let pod = pods.get("box").await.unwrap();
-        pod.annotations().get(HELD) == Some(&self.subject.container_id)
+        Held::on(&pod).is_some_and(|held| *held.container_id == *self.subject.container_id)
     }
 
     async fn jobs(&self) -> usize {
@@ -217,6 +225,66 @@ async fn a_thaw_ends_the_capture_that_is_under_way_before_it_thaws() {
     assert!(captured.unwrap_err().is_retryable());
     assert_eq!(*world.started.lock(), ["capture", "thaw"]);
     assert!(!world.is_marked().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn this_process_joins_what_it_sent_itself_and_another_ends_it() {
+    let world = World::start(|_, nth| Ending {
+        after: Duration::from_secs(if nth == 1 { 3600 } else { 0 }),
+        ..says(&captured())
+    })
+    .await;
+    // Who waited has left; the worker goes on.
+    let left = tokio::time::timeout(
+        Duration::from_secs(2),
+        world.commits.capture(&world.subject, None),
+    );
+    assert!(left.await.is_err());
+    let mut later = world.subject.clone();
+    later.fence = fence(2);
+    let left = tokio::time::timeout(Duration::from_secs(2), world.commits.capture(&later, None));
+    assert!(left.await.is_err());
+    assert_eq!(*world.started.lock(), ["capture"]);
+    // What follows another process knows nothing of it.
+    let heir = Commits::new(
+        world.commits.cluster.clone(),
+        world.commits.options.clone(),
+        Pods::default(),
+    );
+    later.fence = fence(3);
+    heir.capture(&later, None).await.unwrap();
+    assert_eq!(*world.started.lock(), ["capture", "capture"]);
+    // And what the one before still has on its way ends nothing of it.
+    let late = world.commits.thaw(&world.subject).await.unwrap_err();
+    assert!(matches!(late, RuntimeError::Stale(_)), "{late}");
+    let late = world.commits.mark(&world.subject, false).await;
+    assert!(matches!(late, Err(RuntimeError::Stale(_))), "{late:?}");
+    assert_eq!(world.jobs().await, 1);
+    assert!(world.is_marked().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_captured_to_another_registry_is_another_capture() {
+    let world = World::start(|_, nth| {
+        let mut report = captured();
+        if let Report::Captured { image, .. } = &mut report {
+            *image = format!("r{nth}.example/x@sha256:1").into();
+        }
+        says(&report)
+    })
+    .await;
+    let first = world.commits.capture(&world.subject, None).await.unwrap();
+    let to = Publication {
+        registry: "r2.example".into(),
+        secret: None,
+        parent: None,
+    };
+    let second = world.commits.capture(&world.subject, Some(&to)).await;
+    let images = [first, second.unwrap()].map(|captured| captured.published);
+    assert_eq!(
+        images.map(Option::unwrap_or_default).map(String::from),
+        ["r1.example/x@sha256:1", "r2.example/x@sha256:1"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use ::runtime::{RuntimeError, node::Report};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::ListParams,
     runtime::{WatchStreamExt as _, watcher::watch_object},
 };
@@ -23,14 +23,14 @@ const GOING: Duration = Duration::from_secs(60);
 pub(super) async fn report(
     jobs: &Api<Job>,
     pods: &Api<Pod>,
-    name: &str,
-    uid: &str,
+    of: &Job,
 ) -> Result<Option<Report>, RuntimeError> {
-    let mut events = pin!(watch_object(jobs.clone(), name).default_backoff());
+    let name = of.name_any();
+    let mut events = pin!(watch_object(jobs.clone(), &name).default_backoff());
     // The API server may be away for a while; the worker works on meanwhile.
     while let Some(event) = events.next().await {
         let job = match event {
-            Ok(Some(job)) if job.metadata.uid.as_deref() == Some(uid) => job,
+            Ok(Some(job)) if job.metadata.uid == of.metadata.uid => job,
             Ok(Some(_) | None) => return Ok(None),
             Err(error) => {
                 tracing::debug!(%error, "a worker cannot be watched now");
@@ -38,11 +38,11 @@ pub(super) async fn report(
             }
         };
         // Its Pod says how it went before the Job does.
-        if let Some(report) = said(pods, name).await? {
+        if let Some(report) = said(pods, of).await? {
             return Ok(Some(report));
         }
         if is_over(&job) {
-            return said(pods, name).await;
+            return said(pods, of).await;
         }
     }
     Ok(None)
@@ -58,12 +58,20 @@ fn is_over(job: &Job) -> bool {
     })
 }
 
-/// What a worker has said when it ended.
-async fn said(pods: &Api<Pod>, job: &str) -> Result<Option<Report>, RuntimeError> {
-    let of_job = ListParams::default().labels(&format!("job-name={job}"));
+/// What a worker has said when it ended: that of this Job, not of one before it that had its name.
+async fn said(pods: &Api<Pod>, job: &Job) -> Result<Option<Report>, RuntimeError> {
+    let of_job = ListParams::default().labels(&format!("job-name={}", job.name_any()));
     let listed = pods.list(&of_job).await;
     let listed = listed.map_err(|error| failed("look for a worker's Pod", &error))?;
-    Ok(listed.items.iter().find_map(last_words))
+    let uid = job.metadata.uid.as_deref();
+    let its = listed.items.iter().filter(|pod| is_of(pod, uid));
+    Ok(its.into_iter().find_map(last_words))
+}
+
+/// Whether a Pod is that of a Job, by the Job's uid.
+fn is_of(pod: &Pod, job: Option<&str>) -> bool {
+    let owners = pod.owner_references();
+    job.is_some_and(|uid| owners.iter().any(|owner| owner.uid == uid))
 }
 
 pub(super) fn last_words(pod: &Pod) -> Option<Report> {
@@ -73,16 +81,21 @@ pub(super) fn last_words(pod: &Pod) -> Option<Report> {
     serde_json::from_str(ended.message.as_deref()?).ok()
 }
 
-/// Waits until a Job and its Pods are gone.
-pub(super) async fn gone(jobs: &Api<Job>, pods: &Api<Pod>, name: &str) -> Result<(), RuntimeError> {
-    let of_job = ListParams::default().labels(&format!("job-name={name}"));
+/// Waits until all Jobs and Pods that a selector finds are gone, but one Job and its Pods.
+pub(super) async fn gone(
+    jobs: &Api<Job>,
+    pods: &Api<Pod>,
+    of: &ListParams,
+    but: Option<&str>,
+) -> Result<(), RuntimeError> {
     let wait = async {
         loop {
-            let job = jobs.get_opt(name).await;
-            let job = job.map_err(|error| failed("look for a worker", &error))?;
-            let left = pods.list(&of_job).await;
-            let left = left.map_err(|error| failed("look for a worker's Pod", &error))?;
-            if job.is_none() && left.items.is_empty() {
+            let listed = jobs.list(of).await;
+            let listed = listed.map_err(|error| failed("look for workers", &error))?;
+            let left = pods.list(of).await;
+            let left = left.map_err(|error| failed("look for workers' Pods", &error))?;
+            let is_kept = |job: &Job| but.is_some() && job.metadata.uid.as_deref() == but;
+            if listed.items.iter().all(is_kept) && left.items.iter().all(|pod| is_of(pod, but)) {
                 return Ok(());
             }
             tokio::time::sleep(AGAIN).await;

@@ -1,6 +1,6 @@
 //! A node's daemon over the stand-in: it stops and continues the agents of Pods by signals.
 
-use std::{collections::BTreeMap, convert::Infallible, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use kit::Tasks;
 use parking_lot::Mutex;
 use peer::{Identity, Keys};
-use runtime::node::{Standing, Target};
+use runtime::node::{Rank, Reason, Refusal, Standing, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use standin_kube::Standin;
 use tokio::net::TcpListener;
@@ -37,12 +37,13 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
         .is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
-/// The Pods of containers that were asked about.
-type Asked = Arc<Mutex<BTreeMap<String, String>>>;
+/// The Pods of containers that were asked about, and the rank of the newest order for each.
+type Asked = Arc<Mutex<BTreeMap<String, (String, Rank)>>>;
 
 /// Starts one; answers its port.
 pub(crate) async fn start(standin: &Arc<Standin>, tasks: &Tasks) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let node = standin.address().ip();
+    let listener = TcpListener::bind((node, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (standin, identity, stop) = (standin.clone(), identity(), tasks.stopping().clone());
     let asked = Asked::default();
@@ -91,8 +92,8 @@ async fn answer(
                 .unwrap()
                 .strip_prefix("containerId=")
                 .unwrap();
-            let pod_uid = asked.lock().get(id).cloned();
-            let agent = pod_uid.and_then(|uid| agent_of(&standin, &uid));
+            let pod = asked.lock().get(id).cloned();
+            let agent = pod.and_then(|(uid, _)| agent_of(&standin, &uid));
             let standing = Standing {
                 frozen: agent.is_some_and(is_stopped),
             };
@@ -102,8 +103,19 @@ async fn answer(
     };
     let target: Target = serde_json::from_slice(&body).unwrap();
     assert_eq!(&*target.container, "sandbox");
-    let (id, pod_uid) = (target.container_id.into(), target.pod_uid.clone().into());
-    asked.lock().insert(id, pod_uid);
+    {
+        let mut asked = asked.lock();
+        let before = asked.get(&*target.container_id);
+        if before.is_some_and(|(_, newest)| *newest > target.rank) {
+            let refusal = Refusal {
+                reason: Reason::Stale,
+                message: "a newer order was heard".into(),
+            };
+            return say(StatusCode::CONFLICT, serde_json::to_vec(&refusal).unwrap());
+        }
+        let pod = (target.pod_uid.clone().into(), target.rank);
+        asked.insert(target.container_id.into(), pod);
+    }
     // The kubelet notes a process a moment after it was started.
     let mut pid = None;
     for _ in 0..200 {

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use http::Method;
+use k8s_openapi::api::{batch::v1::Job, networking::v1::NetworkPolicy};
+use kube::{Api, api::PostParams};
 use model::trouble::Trouble;
 use runtime::{Loss, Observed, Outfit, Runtime as _, RuntimeError, WorkloadState};
+use serde_json::json;
 
 use standin_kube::Fault;
 
@@ -214,4 +217,113 @@ async fn what_is_not_admitted_is_said_and_made_once_it_is() {
     let pods = world.pods().list(&Default::default()).await.unwrap();
     assert_eq!(pods.items.len(), 1);
     world.runtime.delete(at).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_is_called_off_ends_a_worker_that_has_not_started_yet() {
+    let world = World::standin_without_daemon().await;
+    let at = fence(11, 1, 1);
+    world.runtime.create(at, &World::spec()).await.unwrap();
+    world.kubelet().delay_starts(Duration::from_secs(6));
+    let to = World::registry();
+    let left = tokio::time::timeout(Duration::from_secs(2), world.runtime.capture(at, Some(&to)));
+    assert!(left.await.is_err(), "the worker cannot have started");
+    let jobs: Api<Job> = Api::namespaced(world.cluster.client(), world.cluster.namespace());
+    let there = async || jobs.list(&Default::default()).await.unwrap().items.len();
+    assert_eq!(there().await, 1);
+    // It may be frozen at any moment, so whoever calls it off is told to thaw it.
+    assert_eq!(world.facts(at.uid).await.state, WorkloadState::Frozen);
+    world.kubelet().delay_starts(Duration::ZERO);
+    world.runtime.thaw(fence(11, 2, 1)).await.unwrap();
+    assert_eq!(there().await, 0);
+    assert_eq!(world.facts(at.uid).await.state, WorkloadState::Running);
+    let pods = world.pods().list(&Default::default()).await.unwrap();
+    assert_eq!(pods.items.len(), 1, "no worker is left");
+    world.runtime.delete(fence(11, 3, 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_former_leader_still_has_on_its_way_is_refused_by_the_node() {
+    let world = World::standin().await;
+    let at = fence(12, 1, 1);
+    world.runtime.create(at, &World::spec()).await.unwrap();
+    let heir = world.another().await;
+    heir.freeze(fence(12, 2, 1)).await.unwrap();
+    heir.thaw(fence(12, 3, 1)).await.unwrap();
+    let late = world.runtime.freeze(fence(12, 2, 1)).await;
+    assert!(matches!(late, Err(RuntimeError::Stale(_))), "{late:?}");
+    assert_eq!(world.facts(at.uid).await.state, WorkloadState::Running);
+    heir.delete(fence(12, 4, 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_could_not_be_removed_runs_on_and_is_nobody_elses() {
+    let world = World::standin().await;
+    let (at, faults) = (fence(13, 1, 1), world.server().faults());
+    let before = world.runtime.create(at, &World::spec()).await.unwrap();
+    // One has no reason that is known, the other may mean that another Pod has its name.
+    for (generation, fault) in [(2, Fault::Internal), (3, Fault::Conflict)] {
+        faults.next(1, &Method::DELETE, "/pods", fault);
+        let failed = world.runtime.delete(fence(13, generation, 1)).await;
+        assert!(matches!(failed, Err(RuntimeError::Failed(_))), "{failed:?}");
+        let there = world.facts(at.uid).await;
+        assert_eq!(there.state, WorkloadState::Running);
+        faults.next(1, &Method::DELETE, "/pods", fault);
+        let failed = world.runtime.reset(fence(13, generation, 2), None).await;
+        assert!(matches!(failed, Err(RuntimeError::Failed(_))), "{failed:?}");
+        let there = world.facts(at.uid).await;
+        assert_eq!(there.container_id, before.container_id);
+    }
+    world.runtime.reset(fence(13, 4, 1), None).await.unwrap();
+    let after = world.facts(at.uid).await;
+    assert_ne!(after.container_id, before.container_id);
+    world.runtime.delete(fence(13, 5, 1)).await.unwrap();
+    assert_eq!(world.runtime.inspect(at.uid).await, Ok(Observed::Absent));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_policy_of_another_is_neither_replaced_nor_removed() {
+    let world = World::standin().await;
+    let at = fence(14, 1, 1);
+    let policies: Api<NetworkPolicy> =
+        Api::namespaced(world.cluster.client(), world.cluster.namespace());
+    let theirs: NetworkPolicy = serde_json::from_value(json!({
+        "metadata": {"name": name_of(at)},
+        "spec": {"podSelector": {"matchLabels": {"app": "theirs"}}, "policyTypes": ["Ingress"]},
+    }))
+    .unwrap();
+    let theirs = policies
+        .create(&PostParams::default(), &theirs)
+        .await
+        .unwrap();
+    let refused = world.runtime.create(at, &World::spec()).await;
+    assert!(
+        matches!(refused, Err(RuntimeError::Failed(_))),
+        "{refused:?}"
+    );
+    let there = async || policies.get(&name_of(at)).await.unwrap();
+    assert_eq!(there().await.spec, theirs.spec);
+    policies
+        .delete(&name_of(at), &Default::default())
+        .await
+        .unwrap();
+    world.runtime.create(at, &World::spec()).await.unwrap();
+    // Somebody puts another in its place.
+    policies
+        .delete(&name_of(at), &Default::default())
+        .await
+        .unwrap();
+    let mut again = theirs.clone();
+    (again.metadata.uid, again.metadata.resource_version) = (None, None);
+    let again = policies
+        .create(&PostParams::default(), &again)
+        .await
+        .unwrap();
+    let refused = world.runtime.set_network(fence(14, 2, 1), None).await;
+    assert!(
+        matches!(refused, Err(RuntimeError::Failed(_))),
+        "{refused:?}"
+    );
+    world.runtime.delete(fence(14, 3, 1)).await.unwrap();
+    assert_eq!(there().await.metadata.uid, again.metadata.uid);
 }

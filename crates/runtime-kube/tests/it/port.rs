@@ -173,3 +173,28 @@ async fn ports_are_open_to_the_delivery_that_a_pod_is_armed_for() {
     assert!(matches!(late, Err(RuntimeError::Stale(_))), "{late:?}");
     world.runtime.delete(fence(36, 3, 1)).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_pod_before_opens_nothing_after_a_reset() {
+    let world = World::new().await;
+    let at = fence(37, 1, 1);
+    world.runtime.create(at, &World::spec()).await.unwrap();
+    let key = async || {
+        let pod = world.pods().get(&name_of(at)).await.unwrap();
+        let start = &pod.metadata.annotations.unwrap()["dormouse.dev/start"];
+        Seal::new(SEAL).start_key(at.uid, start)
+    };
+    let asked = async |key: &model::workload::Secret| {
+        let ip = world.facts(at.uid).await.address.ip.unwrap();
+        let agent = agent_client::Client::new(move || TcpStream::connect(format!("{ip}:{PORT}")));
+        let agent = agent.with_key(&Secret::from(key.reveal())).unwrap();
+        agent.delivery().await
+    };
+    let before = key().await;
+    asked(&before).await.unwrap();
+    world.runtime.reset(fence(37, 2, 1), None).await.unwrap();
+    let after = key().await;
+    asked(&after).await.unwrap();
+    assert!(asked(&before).await.is_err());
+    world.runtime.delete(fence(37, 3, 1)).await.unwrap();
+}

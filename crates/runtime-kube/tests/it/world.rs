@@ -66,6 +66,11 @@ impl World {
         Self::of(testing::standin().await.unwrap(), true).await
     }
 
+    /// A stand-in without daemons.
+    pub(crate) async fn standin_without_daemon() -> Self {
+        Self::of(testing::standin().await.unwrap(), false).await
+    }
+
     async fn of(cluster: TestCluster, with_daemon: bool) -> Self {
         let tasks = Tasks::default();
         let image = said(IMAGE).unwrap_or_else(|| "dormouse:test".to_owned());

@@ -62,3 +62,22 @@ fn what_is_coming_is_waited_for_while_it_is_wanted_and_removed_when_it_is_not() 
     assert_eq!(then(&deleting(standing(Phase::Stopping))), "DeleteWorkload");
     assert!(agrees(&standing(Phase::Starting), &Observed::Coming));
 }
+
+#[test]
+fn what_ends_while_it_is_frozen_says_so_in_its_record() {
+    let sandbox = standing(Phase::Paused);
+    let exited = WorkloadState::Exited { code: 137 };
+    let ended = Observed::Present(facts(exited, Epoch(0), &sandbox.spec.images));
+    let plan = planned(&sandbox, &ended);
+    let Some(Step::Publish(status, Some(note))) = plan.steps.first() else {
+        panic!("{plan:?}");
+    };
+    let stopped = status.stopped.as_ref().unwrap();
+    assert_eq!(stopped.cause, Some(StopCause::Exited));
+    assert_eq!(
+        (stopped.reason, stopped.exit_code),
+        (StopReason::Failed, Some(137))
+    );
+    assert!(stopped.message.contains("while it was frozen"));
+    assert_eq!((note.severity, note.reason), (Severity::Warning, "Stopped"));
+}
