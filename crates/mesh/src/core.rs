@@ -180,7 +180,7 @@ impl Core {
             self.close(id, Why::Leaving, now);
         } else {
             let hello = self.hello();
-            self.send(id, Frame::Hello(hello), now);
+            self.send(id, Frame::Hello(hello));
         }
         id
     }
@@ -230,8 +230,8 @@ impl Core {
             (Frame::Hello(hello), false, _) => self.take_hello(id, &hello, now),
             (Frame::Push(push), true, false) => self.take_push(id, push, now),
             (Frame::Ack(ack), true, true) => self.take_ack(id, ack, now),
-            (Frame::Ask(ask), true, false) => self.answer(id, ask, now),
-            (Frame::More(more), true, false) => self.continue_answer(id, more.round, now),
+            (Frame::Ask(ask), true, false) => self.answer(id, ask),
+            (Frame::More(more), true, false) => self.continue_answer(id, more.round),
             (Frame::Part(part), true, true) => self.take_part(id, part, now),
             (Frame::Datagram(data), true, false) => {
                 if self.members.datagram(&data, now) {
@@ -293,7 +293,7 @@ impl Core {
                 || link.asked.is_some_and(|asked| now >= asked.at + silence)
             {
                 late.push(*id);
-            } else if link.is_speaking() && now >= link.sent_at + self.options.sync_interval {
+            } else if link.is_speaking() && now >= link.pushed_at + self.options.sync_interval {
                 idle.push(*id);
             }
         }
@@ -308,6 +308,7 @@ impl Core {
         self.look_whom_to_dial(now);
         if now >= self.next_round {
             self.next_round = now + self.options.sync_interval;
+            self.meet_again(now);
             self.begin_round(now);
         }
         self.settle(now);
@@ -319,7 +320,7 @@ impl Core {
         let links = self.links.values().flat_map(|link| {
             let silent = link.heard_at + self.options.silence;
             let hello = link.peer.is_none().then_some(link.since + HELLO);
-            let keep = link.sent_at + self.options.sync_interval;
+            let keep = link.pushed_at + self.options.sync_interval;
             let keep = link.is_speaking().then_some(keep);
             [Some(silent), hello, keep, self.late_at(link)]
         });
@@ -337,7 +338,7 @@ impl Core {
     pub fn leave(&mut self, now: Duration) {
         self.is_leaving = true;
         self.members.leave(now);
-        self.send_datagrams(now);
+        self.send_datagrams();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
             self.close(id, Why::Leaving, now);
         }
@@ -485,31 +486,42 @@ impl Core {
         };
         let first = link.cursor;
         link.cursor += messages.len() as u64;
+        link.pushed_at = now;
         self.counts.sent += messages.len() as u64;
-        self.send(id, Frame::Push(Push { first, messages }), now);
+        self.send(id, Frame::Push(Push { first, messages }));
     }
 
-    fn send(&mut self, id: LinkId, frame: Frame, now: Duration) {
+    fn send(&mut self, id: LinkId, frame: Frame) {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
         let number = link.next_out;
         link.next_out += 1;
-        link.sent_at = now;
         let numbered = Numbered { number, frame };
         self.outputs.push_back(Output::Send(id, numbered));
     }
 
-    fn send_datagrams(&mut self, now: Duration) {
+    fn send_datagrams(&mut self) {
         for (who, data) in self.members.datagrams() {
             let to = self.links.iter().find(|(_, link)| {
                 link.is_speaking() && link.peer.as_ref().is_some_and(|p| p.process == who.process)
             });
             // To who has no link it is lost, as datagrams may be; the link is on its way.
             if let Some((id, _)) = to {
-                self.send(*id, Frame::Datagram(data), now);
+                self.send(*id, Frame::Datagram(data));
             }
         }
+    }
+
+    /// Whoever there is a link to is there, whatever was said of it meanwhile: two halves that took
+    /// each other for gone become one again.
+    fn meet_again(&mut self, now: Duration) {
+        for link in self.links.values().filter(|link| link.is_speaking()) {
+            if let Some(peer) = &link.peer {
+                self.members.met(peer.process, peer.address, now);
+            }
+        }
+        self.send_datagrams();
     }
 
     fn close(&mut self, id: LinkId, why: Why, now: Duration) {
@@ -527,7 +539,7 @@ impl Core {
     }
 
     fn look_whom_to_dial(&mut self, now: Duration) {
-        self.send_datagrams(now);
+        self.send_datagrams();
         if self.is_leaving {
             return;
         }

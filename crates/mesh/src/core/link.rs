@@ -66,13 +66,13 @@ pub(super) struct Link {
     pub(super) side: Side,
     pub(super) since: Duration,
     pub(super) heard_at: Duration,
-    pub(super) sent_at: Duration,
     pub(super) next_in: u64,
     pub(super) next_out: u64,
     /// After its hello.
     pub(super) peer: Option<Peer>,
 
     // Of who dialled:
+    pub(super) pushed_at: Duration,
     /// The next saying to push, and the first that is not acknowledged.
     pub(super) cursor: u64,
     pub(super) acked: u64,
@@ -93,7 +93,7 @@ impl Link {
             side,
             since: now,
             heard_at: now,
-            sent_at: now,
+            pushed_at: now,
             next_in: 0,
             next_out: 0,
             peer: None,
@@ -112,6 +112,11 @@ impl Link {
             (self.side, side),
             (Side::Dialled(_), Side::Dialled(_)) | (Side::Accepted(_), Side::Accepted(_))
         )
+    }
+
+    /// Whether it was dialled and nobody has said hello yet.
+    pub(super) fn is_new_dialled(&self) -> bool {
+        matches!(self.side, Side::Dialled(_)) && self.peer.is_none()
     }
 
     /// Whether pushes, questions and datagrams can go over it.

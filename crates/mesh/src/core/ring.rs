@@ -29,9 +29,8 @@ pub(super) struct Ring {
     /// The number of the oldest that is kept.
     first: u64,
     said: VecDeque<Said>,
-    /// The newest version that fell out, and that was ever said.
+    /// The newest version that fell out.
     lost: Version,
-    newest: Version,
 }
 
 impl Ring {
@@ -41,12 +40,10 @@ impl Ring {
             first: 0,
             said: VecDeque::new(),
             lost: Version::ZERO,
-            newest: Version::ZERO,
         }
     }
 
     pub(super) fn push(&mut self, message: Message, at: Duration) {
-        self.newest = self.newest.max(version_of(&message));
         self.said.push_back(Said { message, at });
         while self.said.len() > self.max {
             if let Some(out) = self.said.pop_front() {
@@ -58,7 +55,6 @@ impl Ring {
 
     pub(super) fn lose(&mut self, version: Version) {
         self.lost = self.lost.max(version);
-        self.newest = self.newest.max(version);
     }
 
     pub(super) fn first(&self) -> u64 {
@@ -74,18 +70,14 @@ impl Ring {
         self.lost
     }
 
-    pub(super) fn newest(&self) -> Version {
-        self.newest
-    }
-
     fn at(&self, number: u64) -> Option<&Said> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.said.get(place)
     }
 
-    /// When this one, or the oldest that is kept, was said.
-    pub(super) fn said_at(&self, number: u64) -> Option<Duration> {
-        self.at(number.max(self.first)).map(|said| said.at)
+    /// When this one was said; one that fell out, before all others.
+    pub(super) fn said_at(&self, number: u64) -> Duration {
+        self.at(number).map_or(Duration::ZERO, |said| said.at)
     }
 
     /// Up to so many from this number on.

@@ -41,14 +41,8 @@ impl Core {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
-        if watched == Version::ZERO {
-            // It knows nothing: it asks for everything, and its own list follows.
-            link.cursor = self.ring.next();
-            link.missed = Some(self.ring.newest());
-        } else {
-            link.cursor = self.ring.first_after(watched);
-            link.missed = Some(self.ring.lost());
-        }
+        link.cursor = self.ring.first_after(watched);
+        link.missed = Some(self.ring.lost());
         link.acked = link.cursor;
         self.pump(id, now);
         self.settle(now);
@@ -89,7 +83,7 @@ impl Core {
             self.take_message(message, now);
         }
         let watched = self.watched();
-        self.send(id, Frame::Ack(Ack { next, watched }), now);
+        self.send(id, Frame::Ack(Ack { next, watched }));
     }
 
     pub(super) fn take_ack(&mut self, id: LinkId, ack: Ack, now: Duration) {
@@ -107,8 +101,7 @@ impl Core {
     /// When a link loses its standing, if nothing is heard of it.
     pub(super) fn late_at(&self, link: &Link) -> Option<Duration> {
         let owes = link.is_told() && link.in_standing && link.acked < self.ring.next();
-        let since = owes.then(|| self.ring.said_at(link.acked)).flatten()?;
-        Some(since + self.options.ack_timeout)
+        owes.then(|| self.ring.said_at(link.acked) + self.options.ack_timeout)
     }
 
     fn is_in_standing(&self, link: &Link, now: Duration) -> bool {
@@ -116,29 +109,31 @@ impl Core {
         if !link.is_told() || lacks.is_some_and(|(peer, missed)| missed > peer.watched) {
             return false;
         }
-        match self.ring.said_at(link.acked) {
-            Some(since) => now < since + self.options.ack_timeout,
-            None => true,
-        }
+        link.acked >= self.ring.next()
+            || now < self.ring.said_at(link.acked) + self.options.ack_timeout
     }
 
     /// Decides who is in good standing, and which waits are over.
     pub(super) fn settle(&mut self, now: Duration) {
         let mut lowest = u64::MAX;
-        let mut lowest_of_all = u64::MAX;
+        let mut are_all_waited_for = self.targets.all_linked();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
-            let Some(link) = self.links.get(&id).filter(|link| link.is_told()) else {
+            let Some(link) = self.links.get(&id) else {
                 continue;
             };
+            if !link.is_told() {
+                // Who has not said hello may want to be told.
+                are_all_waited_for &= !link.is_new_dialled();
+                continue;
+            }
             let stands = self.is_in_standing(link, now);
             if link.in_standing && !stands {
                 self.counts.late += 1;
             }
-            lowest_of_all = lowest_of_all.min(link.acked);
             if stands {
                 lowest = lowest.min(link.acked);
             } else {
-                lowest_of_all = 0;
+                are_all_waited_for = false;
             }
             if let Some(link) = self.links.get_mut(&id) {
                 link.in_standing = stands;
@@ -147,15 +142,14 @@ impl Core {
         if self.waits.open.is_empty() {
             return;
         }
-        let all_linked = self.targets.all_linked();
         while let Some(first) = self.waits.open.first_entry() {
             let (number, id) = *first.key();
             if number > lowest {
                 break;
             }
             first.remove();
-            let everybody = all_linked && number <= lowest_of_all;
-            self.outputs.push_back(Output::Heard(id, everybody));
+            self.outputs
+                .push_back(Output::Heard(id, are_all_waited_for));
         }
     }
 }

@@ -113,16 +113,16 @@ impl Core {
                 is_whole: true,
             });
         }
-        self.send(id, Frame::Ask(ask), now);
+        self.send(id, Frame::Ask(ask));
         true
     }
 
-    pub(super) fn answer(&mut self, id: LinkId, ask: Ask, now: Duration) {
+    pub(super) fn answer(&mut self, id: LinkId, ask: Ask) {
         let giving = self.answer_to(ask);
         if let Some(link) = self.links.get_mut(&id) {
             link.giving = Some(giving);
         }
-        self.continue_answer(id, ask.round, now);
+        self.continue_answer(id, ask.round);
     }
 
     fn answer_to(&mut self, ask: Ask) -> Giving {
@@ -168,7 +168,7 @@ impl Core {
     }
 
     /// Sends the next part. One that was overtaken by another question is not continued.
-    pub(super) fn continue_answer(&mut self, id: LinkId, round: u64, now: Duration) {
+    pub(super) fn continue_answer(&mut self, id: LinkId, round: u64) {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
@@ -187,7 +187,7 @@ impl Core {
         if part.last {
             link.giving = None;
         }
-        self.send(id, Frame::Part(part), now);
+        self.send(id, Frame::Part(part));
     }
 
     pub(super) fn take_part(&mut self, id: LinkId, part: Part, now: Duration) {
@@ -223,7 +223,7 @@ impl Core {
             }
         }
         if !is_last {
-            self.send(id, Frame::More(More { round }), now);
+            self.send(id, Frame::More(More { round }));
         }
     }
 
