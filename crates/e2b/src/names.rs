@@ -27,7 +27,11 @@ impl E2b {
     /// What a name means to a team. A template that another team keeps to itself, a pool of
     /// another team's and a tag that does not exist are not found.
     pub(crate) fn meant(&self, team: &Namespace, text: &str) -> Result<Meant, Refusal> {
-        let unknown = || Refusal::no_template(text);
+        let is_default = text == self.options.default_template.as_str();
+        let unknown = || match is_default {
+            true => Refusal::no_default_template(text),
+            false => Refusal::no_template(text),
+        };
         let (name, tag) = plain(team, text).ok_or_else(unknown)?;
         let own_name = Name::new(name).ok().filter(|_| tag == DEFAULT_TAG);
         if let Some(pool) = own_name.as_ref().and_then(|name| self.pool(team, name)) {

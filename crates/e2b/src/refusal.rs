@@ -146,6 +146,14 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// What is meant where nothing is named was never made: not the client's fault, nor its to mend.
+    pub(crate) fn no_default_template(name: &str) -> Self {
+        Self::not_found(format!(
+            "template {name:?} not found: whoever runs this installation has not made it yet, by \
+             applying a SandboxTemplate of that name; until then name another template"
+        ))
+    }
+
     pub(crate) fn no_template(name: &str) -> Self {
         Self::not_found(format!("template {:?} not found", clipped(name)))
     }

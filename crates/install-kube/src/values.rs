@@ -11,6 +11,8 @@ pub struct Options {
     pub namespace: String,
     /// Their image, which also brings the agent into sandboxes.
     pub image: String,
+    /// The image of the template `base`, which is made unless there is one; empty for none.
+    pub base_image: String,
     /// Under which names sandboxes are reached: `PORT-ID.DOMAIN`; empty for headers and paths only.
     pub domain: String,
     /// Processes of the control loop; one acts, the others stand by.
@@ -49,6 +51,7 @@ impl Default for Options {
                 "ghcr.io/dormouse-dev/dormouse:{}",
                 env!("CARGO_PKG_VERSION")
             ),
+            base_image: String::new(),
             domain: String::new(),
             control_replicas: 2,
             api_replicas: 2,
@@ -83,6 +86,7 @@ pub struct Values {
     pub(crate) namespace: Value,
     pub(crate) image: Value,
     pub(crate) pull_policy: Value,
+    pub(crate) base_image: Value,
     pub(crate) domain: Value,
     pub(crate) control_replicas: Value,
     pub(crate) api_replicas: Value,
@@ -112,6 +116,7 @@ impl Values {
             namespace: json!(options.namespace),
             image: json!(options.image),
             pull_policy: json!("IfNotPresent"),
+            base_image: json!(options.base_image),
             domain: json!(options.domain),
             control_replicas: json!(options.control_replicas),
             api_replicas: json!(options.api_replicas),
@@ -142,6 +147,7 @@ impl Values {
             )
             .into(),
             pull_policy: text("image.pullPolicy"),
+            base_image: text("baseImage"),
             domain: text("domain"),
             control_replicas: number("control.replicas"),
             api_replicas: number("api.replicas"),

@@ -61,6 +61,7 @@ fn control(values: &Values) -> Value {
     let mut env = common(values);
     env.extend([
         variable("KUBERNETES_IMAGE", &values.image),
+        variable("KUBERNETES_BASE_IMAGE", &values.base_image),
         variable("KUBERNETES_NODE_DAEMON", &values.node_daemon),
         variable("KUBERNETES_NODE_PORT", &NODE_PORT.to_string().into()),
         variable("KUBERNETES_CONTAINERD_SOCKET", &values.containerd_socket),

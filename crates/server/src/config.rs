@@ -210,6 +210,8 @@ settings! {
     kubernetes_identity: OptionalText = "kubernetes.identity", Fallback::Fixed("");
     /// Image of Dormouse, which brings the agent into sandboxes and captures their layers
     kubernetes_image: OptionalText = "kubernetes.image", Fallback::Fixed("");
+    /// Image of the template `base`, which is made of it unless there is one; empty to make none
+    kubernetes_base_image: OptionalText = "kubernetes.base_image", Fallback::Fixed("");
     /// Whether sandboxes can freeze, by a daemon (dormouse node) on every node: on or off
     kubernetes_node_daemon: Switch = "kubernetes.node_daemon", Fallback::Fixed("off");
     /// Port of that daemon, on the address of its node

@@ -41,6 +41,9 @@ pub(crate) struct Install {
     /// Image of Dormouse
     #[arg(long, default_value_t = Options::default().image)]
     image: String,
+    /// Image of the template `base`, as docker.io/library/python:3.13-slim; made unless there is one
+    #[arg(long, default_value = "")]
+    base_image: String,
     /// Domain of sandboxes, as in `PORT-ID.DOMAIN`
     #[arg(long, default_value = "")]
     domain: String,
@@ -90,6 +93,7 @@ impl Install {
         Options {
             namespace: self.namespace.clone(),
             image: self.image.clone(),
+            base_image: self.base_image.clone(),
             domain: self.domain.clone(),
             control_replicas: self.control_replicas,
             api_replicas: self.api_replicas,

@@ -18,7 +18,7 @@ use cluster_kube::{
 };
 use control::{Reception, Standing, events::StoredEvents, history::Retention, world::NoWaiters};
 use kit::Tasks;
-use model::{Sandbox, SandboxId, sandbox::Access};
+use model::{Sandbox, SandboxId, sandbox::Access, template::TemplateSpec};
 use peers::{Interest, Peers};
 use store_kube::proof;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::Settings,
     control_loop::{self, ControlLoop, Engine, Parts, SYNC_TIMEOUT},
-    data_plane::SealedTokens,
+    data_plane::{SealedTokens, ensure_base},
     metrics::{Page, sandbox_lines},
     serve::Signals,
 };
@@ -171,6 +171,13 @@ async fn start(
     let deadline = Instant::now() + SYNC_TIMEOUT;
     let keys = Keys::start(store.clone(), entropy.clone(), deadline, tasks);
     let keys = keys.await.context("read API keys and teams")?;
+    if let Some(image) = &settings.kubernetes_base_image.0 {
+        let spec = TemplateSpec {
+            image: image.clone(),
+            ..TemplateSpec::default()
+        };
+        ensure_base(&**store, spec).await?;
+    }
     let peers = ground.gateways(settings, Interest::Use, tasks)?;
     let gateways = Arc::new(FarGateways(peers.clone()));
     let engine = Engine::of_cluster(

@@ -177,6 +177,45 @@ async fn a_template_that_changes_is_rolled_out_to_the_idle_members_of_its_pools(
     drop(roles);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn traffic_wakes_no_more_than_a_team_may_have() {
+    let installation = Installation::new().await;
+    limit_running(&installation, 1).await;
+    let roles = installation.start_all(1, 1).await;
+    let user = installation.user(&roles).await;
+    let asleep = user
+        .create(json!({"autoPause": true, "autoResume": {"enabled": true}}))
+        .await;
+    let pause = format!("/sandboxes/{}/pause", asleep.id);
+    user.ask(Method::POST, &pause, json!({})).await.is(204);
+    let other = user.create(json!({})).await;
+    let gateway = roles.gateways[0].url().await;
+    let file = format!(
+        "{gateway}/-/{}/49983/files?path=/etc/hostname&username=root",
+        asleep.id
+    );
+    let token = [("x-access-token", asleep.token.as_str())];
+    let refused = send(Method::GET, &file, &token, "").await.unwrap();
+    assert!(
+        refused.status >= 429,
+        "{}: {}",
+        refused.status,
+        refused.text()
+    );
+    assert_eq!(user.state(&asleep.id).await, "paused");
+    while !installation
+        .events_of(&asleep.id)
+        .contains(&"Limited".to_owned())
+    {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let path = format!("/sandboxes/{}", other.id);
+    user.ask(Method::DELETE, &path, Value::Null).await.is(204);
+    let read = send(Method::GET, &file, &token, "").await.unwrap();
+    read.is(200);
+    drop(roles);
+}
+
 async fn limit_running(installation: &Installation, most: u32) {
     let key = model::Key {
         kind: TeamSpec::KIND,

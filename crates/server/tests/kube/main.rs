@@ -9,5 +9,7 @@ mod daemon;
 mod faults;
 mod http;
 mod installation;
+mod installs;
 mod leaders;
 mod lives;
+mod writers;
