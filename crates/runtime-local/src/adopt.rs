@@ -75,6 +75,13 @@ impl Engine {
             hooked: hook::noted(place, &record.container_id),
             record,
         };
+        // Its server may have died before they were synced.
+        if workload.process.is_some()
+            && let Some(mark) = place.open_mark()
+            && let Err(error) = self.settle(uid, place, mark)
+        {
+            tracing::warn!(%uid, %error, "the files of a sandbox are not known to be on disk");
+        }
         // Of another boot it is cut off, unless its first process said before how it ended.
         let said = exit_code(place, UNKNOWN_EXIT);
         let cut = workload.record.boot_id != self.boot_id && said == UNKNOWN_EXIT;

@@ -1,5 +1,7 @@
 //! Keeping the writable layer of a frozen sandbox, or of one whose host has restarted.
 
+use std::fs;
+
 use ::runtime::{Captured, Fence, RuntimeError};
 
 use images::{
@@ -10,7 +12,7 @@ use model::Digest;
 
 use crate::{
     engine::Engine,
-    error::{Result, impossible},
+    error::{Doing as _, Result, impossible},
 };
 
 impl Engine {
@@ -31,6 +33,21 @@ impl Engine {
                 .into());
             }
             let place = self.place(fence.uid);
+            // Its host has crashed before its files were on disk: the layer has them all.
+            if cut
+                && let Some(layer) = &workload.record.layer
+                && place.open_mark().is_some()
+            {
+                tracing::warn!(uid = %fence.uid, "a sandbox goes back to what it was resumed from");
+                let size =
+                    fs::metadata(self.layer_file(layer)).doing("find the sandbox's layer")?;
+                return Ok(Captured {
+                    digest: layer.clone(),
+                    size: size.len(),
+                    parent: workload.record.layer.clone(),
+                    published: None,
+                });
+            }
             let name = format!("{}.new", fence.uid);
             let ids = Ids::From(workload.record.first_uid);
             let origin = self.origin_now(workload.record.origin.as_ref())?;

@@ -19,7 +19,7 @@ use rustix::{
         MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
         mount_change, move_mount, open_tree, unmount,
     },
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send},
     process::{Resource, Rlimit, chdir, fchdir, pivot_root, setrlimit, setsid, umask},
     thread::{
         CapabilitySet, CapabilitySets, clear_ambient_capability_set,
@@ -114,6 +114,7 @@ stages! {
     Stdio = "opening /dev/null",
     Privileges = "giving up privileges",
     Filter = "loading the system call filter",
+    Proof = "waiting until its files are proven",
     Execute = "executing the init program",
 }
 
@@ -235,6 +236,7 @@ fn perform(script: &Script<'_>, socket: BorrowedFd<'_>) -> Result<Infallible, Fa
     exec::use_as_stdio(null.as_raw_fd()).at(Stage::Stdio)?;
 
     give_up_privileges(script)?;
+    wait_for_word(socket).at(Stage::Proof)?;
     exec::default_signals();
     Err(script.program.execute()).at(Stage::Execute)
 }
@@ -263,6 +265,15 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<[Option<OwnedFd>; MAX_MOUNTS]> 
         }
     }
     Ok(received)
+}
+
+/// Waits until the server lets it run.
+fn wait_for_word(socket: BorrowedFd<'_>) -> io::Result<()> {
+    match recv(socket, &mut [0_u8], RecvFlags::empty())? {
+        // The server has died.
+        (_, 0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
 }
 
 fn next(received: &mut [Option<OwnedFd>; MAX_MOUNTS]) -> rustix::io::Result<OwnedFd> {

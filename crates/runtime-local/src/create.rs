@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{self, Write as _},
+    net::Ipv4Addr,
     path::Path,
     thread,
 };
@@ -18,7 +19,6 @@ use crate::{
     options::Step,
     ranges::Range,
     record::{Ledger, Place, Record, Stage},
-    restore::Restoring,
     rootfs::{Image, Root},
     tree,
     workload::{Process, Workload},
@@ -150,10 +150,28 @@ impl Engine {
         make_directories(place, range, &self.new_boot_id())
             .doing("make the sandbox's directories")?;
         self.options.reached(Step::Directories);
+        record.origin = Some(image.origin.clone());
+        record.stage = Stage::Starting;
+        record.process = None;
+        record.exit_code = None;
+        record.oom_kills = 0;
+        record.boot_id = self.boot_id.clone();
+        record.address = self.reserve_address(uid)?;
+        let mut connected = None;
         let process = thread::scope(|scope| {
-            let restoring = self.begin_restore(scope, place, &record)?;
-            self.run(uid, place, &mut record, image, restoring)
+            let filling = self.begin_restore(scope, uid, place, &record)?;
+            let root = Root {
+                place,
+                record: &record,
+                image,
+                filling,
+            };
+            self.run(uid, root, &mut connected)
         })?;
+        if connected != record.address {
+            record.address = connected;
+            place.write_record(&record, false)?;
+        }
         record.stage = Stage::Made;
         record.process = Some(process.id.clone());
         place.write_process(&process.id)?;
@@ -169,47 +187,19 @@ impl Engine {
         })
     }
 
-    /// Cgroups, an address and a first process, over directories that are there; the record says so
-    /// before that process runs.
-    fn run(
-        &self,
-        uid: Uid,
-        place: &Place,
-        record: &mut Record,
-        image: &Image,
-        restoring: Restoring<'_>,
-    ) -> Result<Process> {
+    /// Cgroups, a first process and a connection, over directories that are there.
+    fn run(&self, uid: Uid, root: Root<'_>, connected: &mut Option<Ipv4Addr>) -> Result<Process> {
+        let record = root.record;
         self.cgroup(uid).make(&self.limits(record))?;
         self.options.reached(Step::Cgroups);
-        record.origin = Some(image.origin.clone());
-        record.stage = Stage::Starting;
-        record.process = None;
-        record.exit_code = None;
-        record.oom_kills = 0;
-        record.boot_id = self.boot_id.clone();
-        record.address = self.reserve_address(uid)?;
-        let mut connected = None;
-        let noted = &*record;
         let meanwhile = |pid| {
-            let durably = || place.write_record(noted, true);
-            connected = self.connect_meanwhile(uid, pid, noted, durably)?;
+            *connected = self.connect(uid, pid, record)?;
             Ok(())
         };
-        let root = Root {
-            place,
-            record: noted,
-            image,
-            restoring,
-        };
-        let process = match oci::Kind::of(noted.class) {
-            None => self.start(uid, root, meanwhile)?,
-            Some(kind) => self.start_by(kind, uid, root, meanwhile)?,
-        };
-        if connected != record.address {
-            record.address = connected;
-            place.write_record(record, false)?;
+        match oci::Kind::of(record.class) {
+            None => self.start(uid, root, meanwhile),
+            Some(kind) => self.start_by(kind, uid, root, meanwhile),
         }
-        Ok(process)
     }
 }
 

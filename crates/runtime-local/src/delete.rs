@@ -77,6 +77,7 @@ impl Engine {
         self.options.reached(Step::Ungrouped);
         let place = self.place(uid);
         place.remove_process()?;
+        place.remove_mark()?;
         for path in [place.upper(), place.work(), place.inside(), place.bundle()] {
             tree::remove(&path, &place.parking()).doing(format!("remove {}", path.display()))?;
         }

@@ -30,6 +30,7 @@ use crate::{
     record::{Place, Record, Stage},
     rootfs::KernelFiles,
     seccomp::Filter,
+    settle::Settling,
     socket::Home,
     tree,
     workload::{Slot, Workload, boot_id},
@@ -59,6 +60,7 @@ pub(crate) struct Engine {
     pub(crate) boots: Flights<()>,
     pub(crate) hooks: Flights<Vec<FailedHook>>,
     pub(crate) looks: Looks,
+    pub(crate) settling: Settling,
     /// Owns what goes on between calls.
     pub(crate) tasks: Tasks,
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
@@ -116,6 +118,7 @@ impl Engine {
             boots: Flights::default(),
             hooks: Flights::default(),
             looks: Looks::default(),
+            settling: Settling::default(),
             tasks: Tasks::default(),
             slots: Mutex::default(),
             options,

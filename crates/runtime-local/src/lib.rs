@@ -22,7 +22,7 @@
 //! | `runtime` | the port: which call runs which verb, one at a time for each sandbox |
 //! | `create`, `boot`, `arm`, `hook`, `freeze`, `capture`, `reset`, `delete`, `inspect`, `adopt` | one verb each |
 //! | `start`, `child` | from directories to a running PID 1, on either side of the clone |
-//! | `restore` | a captured layer into a new sandbox's directory, beside its start |
+//! | `restore`, `settle` | a captured layer into a new sandbox's directory, beside its start; when that is on disk |
 //! | `oci` | the same start by an OCI runtime, for classes other than the engine's own |
 //! | `rootfs`, `base`, `fingerprint`, `mounts` | what a root filesystem is made of |
 //! | `disk` | limits of disk space |
@@ -68,6 +68,7 @@ mod restore;
 mod rootfs;
 mod runtime;
 mod seccomp;
+mod settle;
 mod socket;
 mod start;
 mod usage;

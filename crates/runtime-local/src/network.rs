@@ -4,7 +4,7 @@
 //! namespace. Its address is in its record before the link is made, so that the next server finds
 //! it again; a sandbox that starts over has another namespace, and with it another address.
 
-use std::{io, net::Ipv4Addr, thread};
+use std::net::Ipv4Addr;
 
 use ::network::{Adopted, Network, NetworkError};
 use ::runtime::{Fence, RuntimeError};
@@ -73,30 +73,14 @@ impl Engine {
         Ok(reserved.transpose()?)
     }
 
-    /// Connects a sandbox whose first process exists, and does something else at the same time.
-    pub(crate) fn connect_meanwhile(
-        &self,
-        uid: Uid,
-        pid: i32,
-        record: &Record,
-        meanwhile: impl FnOnce() -> Result<()> + Send,
-    ) -> Result<Option<Ipv4Addr>> {
+    /// Connects a sandbox whose first process exists.
+    pub(crate) fn connect(&self, uid: Uid, pid: i32, record: &Record) -> Result<Option<Ipv4Addr>> {
         let Some(network) = &self.network else {
-            return meanwhile().map(|()| None);
+            return Ok(None);
         };
-        let connect = || {
-            let policy = network.compile(record.network.as_deref())?;
-            let inside = self.home.netlink_in(pid)?;
-            Ok(Some(network.attach(uid, pid, inside, policy)?))
-        };
-        thread::scope(|scope| {
-            let beside = scope.spawn(meanwhile);
-            let connected = connect();
-            let done = beside.join().unwrap_or_else(|_| {
-                Err(io::Error::other("the thread beside has panicked")).doing("start the sandbox")
-            });
-            done.and(connected)
-        })
+        let policy = network.compile(record.network.as_deref())?;
+        let inside = self.home.netlink_in(pid)?;
+        Ok(Some(network.attach(uid, pid, inside, policy)?))
     }
 
     /// Takes a sandbox off the network; its link goes with its namespace.

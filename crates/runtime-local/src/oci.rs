@@ -180,10 +180,12 @@ impl Engine {
         let words = ["create", "--bundle", &path, "--pid-file", &file, &name];
         call.run(&words, Some(&attached))?;
         let process = self.find_process(&pid_file)?;
-        drop((holder, mounts));
+        drop(holder);
+        let proving = mounts.let_go();
         self.options.reached(Step::Cloned);
         self.options.reached(Step::Mounted);
         meanwhile(process.id.pid)?;
+        proving.wait()?;
         call.run(&["start", &name], None)?;
         self.options.reached(Step::Executed);
         Ok(process)

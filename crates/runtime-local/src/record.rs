@@ -2,7 +2,7 @@
 //!
 //! `state.json` says what it is; it is replaced whole, and durably before the sandbox counts as
 //! made, because a writable layer must be found again after the host has crashed. That is done
-//! while the first process sets itself up, as [`Stage::Starting`]; that it runs then is noted
+//! beside its start, before its first process runs, as [`Stage::Starting`]; that it runs then is noted
 //! in `process.json`, without a sync, because no process outlives the host. `ledger` says which
 //! fence was last seen and which delivery it is armed for; it changes with every call, and is
 //! overwritten in place without a sync: a crash of the server loses nothing of it, and after a
@@ -221,6 +221,31 @@ impl Place {
 
     fn ledger(&self) -> PathBuf {
         self.0.join("ledger")
+    }
+
+    /// Whether the files of a restored layer are all on disk: see `settle`.
+    fn mark(&self) -> PathBuf {
+        self.0.join("settled")
+    }
+
+    /// Notes that they are not.
+    pub(crate) fn make_mark(&self) -> Result<fs::File> {
+        fs::File::create_new(self.mark()).doing("note that the sandbox's files are being restored")
+    }
+
+    /// The mark of files of which it is not known. None where there was nothing to restore.
+    pub(crate) fn open_mark(&self) -> Option<fs::File> {
+        let file = OpenOptions::new().write(true).open(self.mark()).ok()?;
+        (file.metadata().ok()?.len() == 0).then_some(file)
+    }
+
+    pub(crate) fn remove_mark(&self) -> Result<()> {
+        match fs::remove_file(self.mark()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).doing("remove the mark of restored files")
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Replaces the record. Without a sync it survives the death of the server; with one, that of

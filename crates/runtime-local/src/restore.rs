@@ -1,17 +1,18 @@
-//! A captured layer on its way into the writable one.
+//! What goes on beside a start: its record, and a captured layer on its way into the writable one.
 //!
-//! Writing and proving it takes about as long as all else that a start does before its first process
-//! runs, and neither looks at the other: so both go on at once.
+//! Making the record durable, writing the layer and proving it takes about as long as all else that a
+//! start does before its first process runs, and neither looks at the other: so both go on at once.
 //!
 //! ```text
-//! start:   directories ─▶ cgroups ─▶ clone ─▶ mounts ─▶ the overlay ─▶ handed over ─▶ it runs
-//!                      └─▶ the layer is written ────────┘              │
-//!                                               └─▶ and proven ────────┘
+//! start:   directories ─▶ cgroups ─▶ clone ─▶ mounts ─▶ the overlay ─▶ its own mounts ─▶ it runs
+//! beside:            └─▶ record durable ─▶ layer written ──┘    └─▶ layer proven ─────────┘
 //! ```
 //!
-//! The overlay is mounted over a layer that is there; its first process gets it, and goes on, once
-//! that is proven. So nothing runs over one that is not whole, and whoever finds it damaged has
-//! only directories and a process that waits to remove.
+//! The record comes first because a sync takes along what was written before it. The overlay is
+//! mounted over a layer that is there; its first process runs once that is proven, and the record
+//! durable. So nothing runs over a layer that is not whole, and whoever finds it damaged has only
+//! directories and a process that waits to remove. That the files are on disk is not waited for: see
+//! `settle`.
 
 use std::{
     io,
@@ -23,7 +24,7 @@ use images::{
     ImageError,
     layer::{Ids, restore_and_tell},
 };
-use model::Digest;
+use model::{Digest, Uid};
 
 use crate::{
     engine::Engine,
@@ -33,67 +34,77 @@ use crate::{
 
 /// A writable layer that is being filled, if there is anything to fill it from.
 #[derive(Debug)]
-pub(crate) struct Restoring<'scope>(Option<(Receiver<()>, Proving<'scope>)>);
+pub(crate) struct Filling<'scope> {
+    filled: Option<Receiver<()>>,
+    proving: Proving<'scope>,
+}
 
-/// A writable layer that is filled, and being proven.
+/// A writable layer that is filled, and may be another than it should: nothing may run over it yet.
 #[derive(Debug)]
-pub(crate) struct Proving<'scope>(Option<ScopedJoinHandle<'scope, Result<()>>>);
+#[must_use]
+pub(crate) struct Proving<'scope>(ScopedJoinHandle<'scope, Result<()>>);
 
 impl Engine {
-    /// Begins to fill the new writable layer of a sandbox. Whatever becomes of the start, `scope`
-    /// ends only after this has: nobody removes what is still being written.
-    pub(crate) fn begin_restore<'scope>(
-        &self,
-        scope: &'scope Scope<'scope, '_>,
-        place: &Place,
-        record: &Record,
-    ) -> Result<Restoring<'scope>> {
-        let Some(digest) = record.layer.clone() else {
-            return Ok(Restoring(None));
-        };
-        let (file, upper) = (self.layer_file(&digest), place.upper());
-        let ids = Ids::From(record.first_uid);
+    /// Begins to make the record of a sandbox durable, and to fill its new writable layer. Whatever
+    /// becomes of the start, `scope` ends only after this has: nobody removes what is still being
+    /// written.
+    pub(crate) fn begin_restore<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        uid: Uid,
+        place: &'env Place,
+        record: &'env Record,
+    ) -> Result<Filling<'scope>> {
         let (tell, filled) = sync_channel(1);
-        let work = move || {
-            // Who fails to hear of it has failed already.
-            let tell = || {
-                let _ = tell.try_send(());
-            };
-            restore_and_tell(&file, &digest, &upper, ids, tell)
-                .map_err(|error| damaged(&digest, error))
+        let (work, filled): (Box<dyn FnOnce() -> Result<()> + Send + 'env>, _) = match &record.layer
+        {
+            None => (Box::new(|| place.write_record(record, true)), None),
+            Some(layer) => {
+                let mark = place.make_mark()?;
+                let work = move || {
+                    place.write_record(record, true)?;
+                    let tell = || {
+                        // Who does not hear of it any more has failed already.
+                        let _ = tell.try_send(());
+                    };
+                    let (file, upper) = (self.layer_file(layer), place.upper());
+                    restore_and_tell(&file, layer, &upper, Ids::From(record.first_uid), tell)
+                        .map_err(|error| damaged(layer, error))?;
+                    self.settle(uid, place, mark)
+                };
+                (Box::new(work), Some(filled))
+            }
         };
         let thread = thread::Builder::new().spawn_scoped(scope, work);
-        let thread = thread.doing("start a thread that restores the captured layer")?;
-        Ok(Restoring(Some((filled, Proving(Some(thread))))))
+        let thread = thread.doing("start a thread beside the sandbox's start")?;
+        Ok(Filling {
+            filled,
+            proving: Proving(thread),
+        })
     }
 }
 
-impl<'scope> Restoring<'scope> {
+impl<'scope> Filling<'scope> {
     /// Returns when the layer is there; whether it is the right one is not known yet.
-    pub(crate) fn wait_until_filled(self) -> Result<Proving<'scope>> {
-        let Some((filled, mut proving)) = self.0 else {
-            return Ok(Proving(None));
-        };
-        if filled.recv().is_err() {
-            // It has ended without: it says why.
-            proving.0.take().map_or(Ok(()), join)?;
+    pub(crate) fn wait(self) -> Result<Proving<'scope>> {
+        match self.filled {
+            Some(filled) if filled.recv().is_err() => {
+                // It has ended without, and says why.
+                self.proving.wait()?;
+                Err(io::Error::other("nothing was written")).doing("restore the captured layer")
+            }
+            Some(_) | None => Ok(self.proving),
         }
-        Ok(proving)
     }
 }
 
 impl Proving<'_> {
-    /// Returns when the layer is proven.
+    /// Returns when the layer is proven, and the record durable.
     pub(crate) fn wait(self) -> Result<()> {
-        self.0.map_or(Ok(()), join)
+        self.0.join().unwrap_or_else(|_| {
+            Err(io::Error::other("the thread beside has panicked")).doing("start the sandbox")
+        })
     }
-}
-
-fn join(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    thread.join().unwrap_or_else(|_| {
-        Err(io::Error::other("the thread that does it has panicked"))
-            .doing("restore the captured layer")
-    })
 }
 
 /// A layer that was captured here and cannot be used is damaged, whatever is wrong with it.

@@ -21,7 +21,7 @@ use crate::{
     kernel::idmap::attribute,
     mounts,
     record::{Place, Record},
-    restore::Restoring,
+    restore::{Filling, Proving},
 };
 
 /// Where the engine's own files are inside.
@@ -51,32 +51,41 @@ pub(crate) struct Root<'a> {
     pub(crate) record: &'a Record,
     pub(crate) image: &'a Image,
     /// Nothing is mounted over the writable layer before it is filled.
-    pub(crate) restoring: Restoring<'a>,
+    pub(crate) filling: Filling<'a>,
 }
 
 /// What the server mounts for a first process.
 #[derive(Debug)]
-pub(crate) struct HostMounts {
+pub(crate) struct HostMounts<'a> {
     /// In the order of [`Engine::mount_list`].
     pub(crate) handed_over: Vec<OwnedFd>,
     /// The overlay has its own copies. To let go of a mount the kernel waits for every processor,
     /// so that is left for when the first process is on its way.
     _layers: Vec<OwnedFd>,
+    /// Nothing may run over them before this is waited for.
+    pub(crate) proving: Proving<'a>,
+}
+
+impl<'a> HostMounts<'a> {
+    /// Lets go of them: the sandbox has its own by now.
+    pub(crate) fn let_go(self) -> Proving<'a> {
+        self.proving
+    }
 }
 
 impl Engine {
     /// Makes the mounts that need the rights of the host. The overlay is the last of them: it waits
-    /// until its writable layer is filled, and what is returned is proven.
-    pub(crate) fn host_mounts(
+    /// until its writable layer is filled.
+    pub(crate) fn host_mounts<'a>(
         &self,
-        root: Root<'_>,
+        root: Root<'a>,
         user_namespace: BorrowedFd<'_>,
-    ) -> Result<HostMounts> {
+    ) -> Result<HostMounts<'a>> {
         let Root {
             place,
             record,
             image,
-            restoring,
+            filling,
         } = root;
         let lowers = image
             .layers
@@ -108,12 +117,12 @@ impl Engine {
             openat(CWD, &path, flags, Mode::empty()).doing(format!("open {}", path.display()))
         };
         let (upper, work) = (open(place.upper())?, open(place.work())?);
-        let proving = restoring.wait_until_filled()?;
+        let proving = filling.wait()?;
         all.insert(0, mounts::overlay(&lowers, upper.as_fd(), work.as_fd())?);
-        proving.wait()?;
         Ok(HostMounts {
             handed_over: all,
             _layers: lowers,
+            proving,
         })
     }
 

@@ -15,7 +15,7 @@ use model::Uid;
 use rustix::{
     net::{
         AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
-        SocketFlags, SocketType, recv, sendmsg, shutdown, socketpair, sockopt,
+        SocketFlags, SocketType, recv, send, sendmsg, shutdown, socketpair, sockopt,
     },
     process::{Resource, Rlimit, getrlimit, set_dumpable_behavior},
     thread::CapabilitySet,
@@ -57,9 +57,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Starts the first process of a sandbox whose directories and cgroups are there, and returns
-    /// when the init program runs. Its root is mounted once the writable layer is restored;
-    /// `meanwhile` is done with its number while the process sets itself up. If either fails, so does
-    /// the start.
+    /// when the init program runs. Its root is mounted once the writable layer is filled, and it runs
+    /// once that is proven; `meanwhile` is done with its number beside. If anything fails, so does the
+    /// start.
     pub(crate) fn start(
         &self,
         uid: Uid,
@@ -158,9 +158,12 @@ impl Engine {
         let user_namespace = map_ids(newborn.pid(), root.record)?;
         let mounts = self.host_mounts(root, user_namespace.as_fd())?;
         hand_over(socket, &mounts.handed_over).doing("hand the mounts over")?;
-        drop(mounts);
         self.options.reached(Step::Mounted);
-        Ok(())
+        // It sets itself up meanwhile, and waits before it executes anything.
+        mounts.proving.wait()?;
+        send(socket, b"!", SendFlags::NOSIGNAL)
+            .doing("let the first process run")
+            .map(drop)
     }
 
     fn program(&self, uid: Uid) -> Result<Program> {
@@ -240,7 +243,7 @@ pub(crate) fn map_ids(pid: i32, record: &Record) -> Result<OwnedFd> {
     Ok(namespace.doing("open the user namespace")?.into())
 }
 
-/// Sends the mounts, which is also the word to go on.
+/// Sends the mounts, which is also the word to set itself up.
 fn hand_over(socket: BorrowedFd<'_>, mounts: &[OwnedFd]) -> rustix::io::Result<()> {
     let fds: Vec<_> = mounts.iter().map(|mount| mount.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MOUNTS))];

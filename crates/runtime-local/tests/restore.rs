@@ -1,5 +1,5 @@
-//! A captured layer comes back beside the start of its sandbox, and nothing runs over one that is not
-//! whole and proven.
+//! A captured layer comes back beside the start of its sandbox, nothing runs over one that is not whole
+//! and proven, and a host that crashes before the files are on disk goes back to it.
 #![expect(
     clippy::unwrap_used,
     reason = "a test fails where it did not expect to"
@@ -66,7 +66,7 @@ async fn nothing_runs_over_a_damaged_layer() {
         Observed::Absent
     );
     let steps = steps.lock().unwrap();
-    assert!(!steps.contains(&Step::Mounted), "nothing runs: {steps:?}");
+    assert!(!steps.contains(&Step::Executed), "nothing runs: {steps:?}");
 }
 
 #[tokio::test]
@@ -103,5 +103,62 @@ async fn a_first_process_is_made_while_its_layer_is_read_and_gets_its_root_after
         .await
         .expect("it waits for its layer before it is made");
     created.unwrap_err();
-    assert!(!reached(Step::Mounted), "the layer was another");
+    assert!(!reached(Step::Executed), "the layer was another");
+}
+
+/// What the next boot of the host finds of a sandbox that ran.
+fn crash_the_host(host: &Host, at: Fence) {
+    host.run(at.uid, 0, &["exit", "0"]);
+    let place = host.upper(at.uid).parent().unwrap().to_path_buf();
+    let text = fs::read_to_string(place.join("state.json")).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let text = text.replace(boot.trim(), "an-earlier-boot");
+    kit::durable::write_file(&place.join("state.json"), text.as_bytes(), 0o600).unwrap();
+    fs::remove_file(place.join("process.json")).unwrap();
+}
+
+#[tokio::test]
+async fn files_that_were_not_on_disk_when_the_host_crashed_are_those_of_the_layer() {
+    let mut host = Host::new();
+    let at = fence(1, 1);
+    let (from, _) = sleeping(&host, at).await;
+    let layer = from.from.clone().unwrap();
+    host.runtime().create(at, &from).await.unwrap();
+    let mark = host.upper(at.uid).with_file_name("settled");
+    host.sh(at.uid, "echo since > /home/user/since");
+    crash_the_host(&host, at);
+    // As a crash leaves them: a name without its content, and no word that they are whole.
+    fs::File::create(host.upper(at.uid).join("home/user/zeroes")).unwrap();
+    fs::remove_file(&mark).unwrap();
+    fs::File::create_new(&mark).unwrap();
+    host.reopen();
+    let captured = host.runtime().capture(fence(1, 2), None).await.unwrap();
+    assert_eq!(captured.digest, layer);
+    assert!(captured.size > 100_000);
+    host.runtime().delete(fence(1, 3)).await.unwrap();
+}
+
+#[tokio::test]
+async fn files_that_were_on_disk_when_the_host_crashed_are_what_was_written_to_them() {
+    let mut host = Host::new();
+    let at = fence(1, 1);
+    let (from, _) = sleeping(&host, at).await;
+    host.runtime().create(at, &from).await.unwrap();
+    // A server that dies before it has synced them leaves that to the next one.
+    host.reopen();
+    let mark = host.upper(at.uid).with_file_name("settled");
+    let settled = async {
+        while fs::read(&mark).unwrap() != b"whole" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), settled)
+        .await
+        .expect("they are synced soon");
+    host.sh(at.uid, "echo since > /home/user/since");
+    crash_the_host(&host, at);
+    host.reopen();
+    let captured = host.runtime().capture(fence(1, 2), None).await.unwrap();
+    assert_ne!(Some(captured.digest), from.from);
+    host.runtime().delete(fence(1, 3)).await.unwrap();
 }
