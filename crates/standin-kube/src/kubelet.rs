@@ -125,7 +125,7 @@ impl Kubelet {
         };
         let now = self.world.now();
         let status = json!({"status": {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NODE}],
+            "addresses": [{"type": "InternalIP", "address": self.world.node}, {"type": "Hostname", "address": NODE}],
             "conditions": [{
                 "type": "Ready",
                 "status": ready,
@@ -294,7 +294,8 @@ impl Kubelet {
     pub(crate) fn address(&self) -> Ipv4Addr {
         loop {
             let [a, b, ..] = self.world.entropy.u64().to_le_bytes();
-            let address = Ipv4Addr::new(127, 64, a, b.clamp(1, 254));
+            let [first, second] = self.world.pods;
+            let address = Ipv4Addr::new(first, second, a, b.clamp(1, 254));
             if TcpListener::bind((address, AGENT_PORT)).is_ok() {
                 return address;
             }

@@ -31,7 +31,12 @@ pub mod testing;
 pub mod transcript;
 mod world;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{Authenticator, Limits, ResourceApi};
 use axum::{Router, middleware};
@@ -67,6 +72,8 @@ pub struct Options {
     pub agent: Option<PathBuf>,
     /// How often watches that asked for bookmarks get one.
     pub bookmark_interval: Duration,
+    /// How the addresses of Pods begin. All of them must be this machine's.
+    pub pods: [u8; 2],
 }
 
 impl Default for Options {
@@ -76,7 +83,16 @@ impl Default for Options {
             kubelet: true,
             agent: None,
             bookmark_interval: Duration::from_secs(5),
+            pods: [127, 64],
         }
+    }
+}
+
+/// The address by which a machine is known on which something listens there.
+const fn node_of(listens: SocketAddr) -> IpAddr {
+    match listens.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
     }
 }
 
@@ -99,7 +115,8 @@ impl Standin {
     /// If the port cannot be had.
     pub async fn start(options: Options) -> std::io::Result<Self> {
         let token = format!("{:032x}", Entropy::from_os().u128());
-        Self::start_as(options, Identity::new()?, token).await
+        let identity = Identity::new(node_of(options.address))?;
+        Self::start_as(options, identity, token).await
     }
 
     /// Starts over at the same address and with the same kubeconfig, as a cluster that was restored from
@@ -159,6 +176,8 @@ impl Standin {
             clock,
             router: inner,
             token,
+            node: node_of(options.address),
+            pods: options.pods,
         });
         let kubelet = options
             .kubelet

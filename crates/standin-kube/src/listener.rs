@@ -4,7 +4,7 @@
 
 use std::{
     io::{Error, Result},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -37,9 +37,9 @@ impl std::fmt::Debug for Identity {
 
 impl Identity {
     /// A new one.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(address: IpAddr) -> Result<Self> {
         let made =
-            rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).map_err(Error::other)?;
+            rcgen::generate_simple_self_signed([address.to_string()]).map_err(Error::other)?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)

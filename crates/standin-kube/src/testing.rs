@@ -70,7 +70,7 @@ impl std::fmt::Debug for TestCluster {
 pub async fn cluster() -> Result<TestCluster, TestingError> {
     match std::env::var_os(KUBECONFIG) {
         Some(path) => TestCluster::real(PathBuf::from(path)).await,
-        None => TestCluster::standin().await,
+        None => standin().await,
     }
 }
 
@@ -79,14 +79,22 @@ pub async fn cluster() -> Result<TestCluster, TestingError> {
 /// # Errors
 /// If it does not start.
 pub async fn standin() -> Result<TestCluster, TestingError> {
-    TestCluster::standin().await
+    standin_with(Options::default()).await
+}
+
+/// The same, otherwise than usual.
+///
+/// # Errors
+/// If it does not start.
+pub async fn standin_with(options: Options) -> Result<TestCluster, TestingError> {
+    TestCluster::standin(options).await
 }
 
 impl TestCluster {
-    async fn standin() -> Result<Self, TestingError> {
+    async fn standin(options: Options) -> Result<Self, TestingError> {
         let options = Options {
             agent: Some(agent()?),
-            ..Options::default()
+            ..options
         };
         let standin = Standin::start(options).await.map_err(TestingError::Start)?;
         let directory = tempfile::tempdir().map_err(TestingError::Write)?;

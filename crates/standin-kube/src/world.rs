@@ -1,7 +1,7 @@
 //! What controllers and the kubelet see of the API server: themselves as clients of it, without a
 //! network in between and without its faults.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use api::Collection;
 use axum::{Router, body::Body};
@@ -25,6 +25,10 @@ pub(crate) struct World {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) router: Router,
     pub(crate) token: String,
+    /// The address of the only node.
+    pub(crate) node: IpAddr,
+    /// How the addresses of Pods begin.
+    pub(crate) pods: [u8; 2],
 }
 
 impl World {

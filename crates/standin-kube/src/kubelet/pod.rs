@@ -423,6 +423,7 @@ impl Worker {
             &self.init,
             &self.containers,
             self.address,
+            self.kubelet.world.node,
             &self.started,
             &pod["status"],
         )

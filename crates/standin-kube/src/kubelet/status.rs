@@ -1,6 +1,6 @@
 //! What is said of a Pod as a whole.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
 
@@ -35,6 +35,7 @@ pub(super) fn of(
     init: &[Value],
     containers: &[Container],
     address: Ipv4Addr,
+    node: IpAddr,
     started: &str,
     old: &Value,
 ) -> Value {
@@ -54,8 +55,8 @@ pub(super) fn of(
     let mut status = json!({
         "phase": phase,
         "qosClass": "BestEffort",
-        "hostIP": "127.0.0.1",
-        "hostIPs": [{"ip": "127.0.0.1"}],
+        "hostIP": node,
+        "hostIPs": [{"ip": node}],
         "podIP": address.to_string(),
         "podIPs": [{"ip": address.to_string()}],
         "startTime": started,
