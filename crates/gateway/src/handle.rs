@@ -249,7 +249,12 @@ async fn send(
             return socket2::join(&worker, client, response, (stream, begun), open);
         }
         open.ended(Outcome::Forwarded);
-        let sandbox = Far::Upgraded(stream, begun);
+        let protocol = response.headers().get(header::UPGRADE);
+        let is_socket = protocol.is_some_and(|p| p.as_bytes().eq_ignore_ascii_case(b"websocket"));
+        let sandbox = match is_socket {
+            true => Far::Socket(stream, begun),
+            false => Far::Upgraded(stream, begun),
+        };
         link.set_tunnel(Tunnel { sandbox, open });
         return response.map(|()| Body::none());
     }

@@ -35,7 +35,7 @@
 //! | `handle` | from a request to its answer |
 //! | `headers` | what a head loses and gains on the way |
 //! | `forward`, `exchange`, `h2c`, `dial`, `forwarded`, `upstream`, `pool` | the sandbox's side |
-//! | `link`, `serve`, `body`, `upload`, `tunnel`, `socket2` | the client's side |
+//! | `link`, `serve`, `body`, `upload`, `tunnel`, `frames`, `socket2` | the client's side |
 //! | `lane` | the short way from one to the other, for plain HTTP/1.1 |
 //! | [`tcp`] | bare streams of bytes to ports, for tunnels, SSH and fixed forwards |
 //! | [`doors`], `worker`, [`gateway`] | addresses, threads, start and stop |
@@ -53,6 +53,7 @@ pub mod doors;
 mod exchange;
 mod forward;
 mod forwarded;
+mod frames;
 pub mod front;
 pub mod gate;
 pub mod gateway;

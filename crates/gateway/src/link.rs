@@ -71,6 +71,9 @@ pub(crate) struct Link {
     is_cut: Cell<bool>,
     is_doomed: Cell<bool>,
     is_draining: Cell<bool>,
+    /// Its client can be told that the time is over, and is to be told.
+    takes_leave: Cell<bool>,
+    is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     tunnel: RefCell<Option<Tunnel>>,
     now: Rc<Cell<u32>>,
@@ -107,6 +110,8 @@ impl Link {
             is_cut: Cell::new(false),
             is_doomed: Cell::new(false),
             is_draining: Cell::new(false),
+            takes_leave: Cell::new(false),
+            is_leaving: Cell::new(false),
             waker: RefCell::new(None),
             tunnel: RefCell::new(None),
             now,
@@ -155,6 +160,26 @@ impl Link {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.get()
+    }
+
+    /// The time of the connection is over, and its client is told so if it can be.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.get()
+    }
+
+    /// Whether its client can be told.
+    pub(crate) fn may_take_leave(&self, is_so: bool) {
+        self.takes_leave.set(is_so);
+    }
+
+    /// Whether its client is still being told.
+    pub(crate) fn takes_leave(&self) -> bool {
+        self.takes_leave.get()
     }
 
     /// Whether nothing was begun.

@@ -16,7 +16,7 @@ use model::SandboxId;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Notify,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -40,6 +40,8 @@ const SCRATCH_BYTES: usize = 64 << 10;
 /// How many buffers for heads are kept, and how large one may be.
 const MOST_HEADS: usize = 256;
 const MOST_HEAD_BYTES: usize = 16 << 10;
+/// How long telling clients that their time is over may take.
+const LEAVE: Duration = Duration::from_millis(500);
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -212,10 +214,22 @@ impl Worker {
             }
         };
         tokio::select! {
-            () = all_gone => {}
+            () = all_gone => return 0,
             () = stop.now.cancelled() => {}
         }
-        self.links.borrow().len()
+        let left = self.links.borrow().len();
+        for link in self.links.borrow().values() {
+            link.leave();
+        }
+        let is_told = || !self.links.borrow().values().any(|link| link.takes_leave());
+        let all_told = async {
+            while !is_told() {
+                self.freed.notified().await;
+            }
+        };
+        // Who does not read is not waited for.
+        let _ = timeout(LEAVE, all_told).await;
+        left
     }
 
     async fn tick(self: Rc<Self>) {

@@ -67,6 +67,29 @@ async fn a_drain_does_not_wait_for_ever() {
     let _ = busy.read_to_any_end().await;
 }
 
+#[tokio::test]
+async fn a_websocket_whose_time_is_over_is_told_so_between_two_frames() {
+    // The program's first words read as the head of a frame with 101 bytes, six of them.
+    for (more, told) in [(95, &[0x88, 2, 3, 0xe9][..]), (94, &[])] {
+        let world = World::new();
+        let program = program(world.ip, 0).await;
+        world.apply(world.route("box"));
+        let host = format!("{}-box.sbx.test", program.port);
+        let headers = [
+            ("Host", host.as_str()),
+            ("Connection", "Upgrade"),
+            ("Upgrade", "websocket"),
+        ];
+        let mut client = Client::connect(world.address()).await;
+        client.send(get("/upgrade", &headers)).await;
+        client.read_until(b"welcome ").await;
+        client.send("x".repeat(more)).await;
+        client.read_exact(more).await;
+        assert_eq!(world.gateway.drain(Duration::from_millis(50)).await, Err(1));
+        assert_eq!(client.read_to_any_end().await.0, told, "{more}");
+    }
+}
+
 /// What another gateway over the same world needs.
 fn ports(world: &World) -> gateway::Ports {
     gateway::Ports {

@@ -12,6 +12,7 @@ use std::{
 
 use model::{Epoch, Uid};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -20,15 +21,16 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::Interest,
     net::UnixStream,
-    time::timeout,
+    time::{Instant, sleep},
 };
 
 /// The longest message: who is in use may be many.
 const LONGEST: usize = 16 << 20;
 /// How long a process may take to end once it has hung up.
 const ENDING: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(10);
 /// The most file descriptors with one message; the kernel takes a few more.
 pub(super) const MOST_SOCKETS: usize = 64;
 
@@ -141,12 +143,15 @@ impl Line {
 
     /// Waits until the process at the other end, which has hung up, has ended with all that it held, or
     /// had a while to.
-    pub(super) async fn peer_gone(mut self) {
-        let Some(Ok(peer)) = self.peer.take().map(AsyncFd::new) else {
+    pub(super) async fn peer_gone(self) {
+        let Some(peer) = self.peer else {
             return;
         };
         // One that lives on has not taken anything, or it is found out by its lock.
-        let _ = timeout(ENDING, peer.readable()).await;
+        let deadline = Instant::now() + ENDING;
+        while !has_ended(&peer) && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
     }
 
     /// The listeners that came with what was heard.
@@ -157,6 +162,12 @@ impl Line {
         let taken = self.received.drain(..count);
         Ok(taken.map(TcpListener::from).collect())
     }
+}
+
+/// Whether a process has ended. All that it had open is closed by then.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn send(stream: &UnixStream, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<usize> {
