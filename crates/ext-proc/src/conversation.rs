@@ -22,6 +22,7 @@ use gateway::{
     Front,
     front::{Admitted, Answer, Verdict, Waiting},
 };
+use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 
 use crate::{
@@ -99,9 +100,10 @@ impl Conversation {
     }
 
     async fn first(&mut self) -> Option<Reply> {
-        let message = match self.messages.message().await {
-            Ok(message) => message?,
-            Err(status) => return Some(Err(self.lost(status))),
+        let message = match timeout(self.shared.options.silence, self.messages.message()).await {
+            Ok(Ok(message)) => message?,
+            Ok(Err(status)) => return Some(Err(self.lost(status))),
+            Err(_) => return Some(Err(self.refuse(Fault::Silent, "a stream without a head"))),
         };
         let fault = |fault, why| Some(Err(self.refuse(fault, why)));
         if message.observability_mode {
@@ -146,7 +148,7 @@ impl Conversation {
             }
             Verdict::Unaddressed => {
                 shared.metrics.pass_unaddressed();
-                reply::pass_unaddressed()
+                reply::pass_unaddressed(&head.head())
             }
             Verdict::Answer(answer) => self.answer(answer),
         }
@@ -219,6 +221,8 @@ impl Conversation {
         self.shared.metrics.fault(fault, why);
         match fault {
             Fault::Unsupported => Status::failed_precondition(why),
+            Fault::Silent => Status::deadline_exceeded(why),
+            Fault::Crowded => Status::resource_exhausted(why),
             Fault::OtherCall
             | Fault::BadHead
             | Fault::OutOfOrder

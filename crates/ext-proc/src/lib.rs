@@ -35,6 +35,8 @@ mod proto;
 mod reply;
 mod server;
 
+use std::time::Duration;
+
 pub use metrics::{Fault, Metrics};
 pub use server::Server;
 
@@ -58,6 +60,11 @@ pub struct Options {
     pub message_bytes: usize,
     /// Requests at once on one connection of an Envoy's; it opens more connections for more.
     pub streams: u32,
+    /// Connections of Envoys at once; more are closed.
+    pub connections: usize,
+    /// How long an Envoy may take to begin: a connection with its first byte, a stream with the head
+    /// of its request, which Envoy sends with it.
+    pub silence: Duration,
 }
 
 impl Default for Options {
@@ -66,6 +73,8 @@ impl Default for Options {
             upstream: Upstream::Relay,
             message_bytes: 1 << 20,
             streams: 4096,
+            connections: 1024,
+            silence: Duration::from_secs(10),
         }
     }
 }

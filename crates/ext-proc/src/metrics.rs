@@ -25,11 +25,15 @@ pub enum Fault {
     Broken,
     /// It is configured in a way in which nothing would be enforced, or nothing would arrive.
     Unsupported,
+    /// It opened a connection or a stream, and said nothing.
+    Silent,
+    /// It opened more connections than there may be.
+    Crowded,
 }
 
 impl Fault {
     /// Every fault, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::OtherCall,
         Self::BadHead,
         Self::OutOfOrder,
@@ -37,6 +41,8 @@ impl Fault {
         Self::Oversized,
         Self::Broken,
         Self::Unsupported,
+        Self::Silent,
+        Self::Crowded,
     ];
 
     /// The value of a label.
@@ -50,6 +56,8 @@ impl Fault {
             Self::Oversized => "oversized",
             Self::Broken => "broken",
             Self::Unsupported => "unsupported",
+            Self::Silent => "silent",
+            Self::Crowded => "crowded",
         }
     }
 }

@@ -53,7 +53,10 @@ pub(crate) fn pass(
     );
     let mut response = CommonResponse::default();
     match direct {
-        None => known.push(("upstream", text("relay".into()))),
+        None => {
+            known.push(("upstream", text("relay".into())));
+            response.header_mutation = Some(to_relay(head));
+        }
         Some((to, host)) => {
             known.push(("upstream", text("direct".into())));
             known.push(("address", text(to.to_string())));
@@ -69,6 +72,22 @@ pub(crate) fn pass(
         })),
         dynamic_metadata: Some(fields([(NAMESPACE, of_request)])),
         override_message_timeout: None,
+    }
+}
+
+/// What the gateway is told of the client, where it believes an Envoy: nothing that the client could
+/// say itself. Of the address and the scheme Envoy takes care.
+fn to_relay(head: &Head<'_>) -> HeaderMutation {
+    let named = head
+        .authority
+        .map(|named| header("x-forwarded-host", named));
+    let mut removed = vec!["forwarded".to_owned(), "x-forwarded-prefix".to_owned()];
+    if named.is_none() {
+        removed.push("x-forwarded-host".to_owned());
+    }
+    HeaderMutation {
+        set_headers: named.into_iter().collect(),
+        remove_headers: removed,
     }
 }
 
@@ -98,8 +117,13 @@ fn onward(head: &Head<'_>, admitted: &Admitted, host: Option<HeaderValue>) -> He
 }
 
 /// The request may go on, and nothing is known of it.
-pub(crate) fn pass_unaddressed() -> ProcessingResponse {
-    told(Told::RequestHeaders(HeadersResponse::default()))
+pub(crate) fn pass_unaddressed(head: &Head<'_>) -> ProcessingResponse {
+    told(Told::RequestHeaders(HeadersResponse {
+        response: Some(CommonResponse {
+            header_mutation: Some(to_relay(head)),
+            ..CommonResponse::default()
+        }),
+    }))
 }
 
 /// The verdict takes a while.

@@ -14,6 +14,7 @@ use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -70,6 +71,7 @@ impl Server {
         });
         let (tasks, cut) = (Tasks::default(), CancellationToken::new());
         let door = Door {
+            room: Arc::new(Semaphore::new(shared.options.connections)),
             shared,
             acceptor: tls.map(TlsAcceptor::from),
             tasks: tasks.clone(),
@@ -114,6 +116,8 @@ impl Drop for Server {
 
 struct Door {
     shared: Arc<Shared>,
+    /// For connections that may be opened yet.
+    room: Arc<Semaphore>,
     acceptor: Option<TlsAcceptor>,
     tasks: Tasks,
     cut: CancellationToken,
@@ -138,11 +142,25 @@ impl Door {
     }
 
     fn welcome(&self, stream: TcpStream) {
+        let Ok(place) = self.room.clone().try_acquire_owned() else {
+            let why = "more connections than there may be";
+            return self.shared.metrics.fault(Fault::Crowded, why);
+        };
         let (shared, acceptor) = (self.shared.clone(), self.acceptor.clone());
         let (stopping, cut) = (self.tasks.stopping().clone(), self.cut.clone());
         self.tasks.spawn(async move {
+            let _place = place;
             let serving = async {
                 stream.set_nodelay(true)?;
+                // One that says nothing holds a place for nobody.
+                let begins = timeout(shared.options.silence, stream.peek(&mut [0])).await;
+                let Ok(begins) = begins else {
+                    shared
+                        .metrics
+                        .fault(Fault::Silent, "a connection without a word");
+                    return Ok(());
+                };
+                begins?;
                 match acceptor {
                     None => serve(shared, stream, &stopping).await,
                     Some(acceptor) => {

@@ -1,21 +1,23 @@
 //! Envoys that say what they should not, by hand: nothing is let pass, and all of it is counted.
 
-use std::net::SocketAddr;
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
-use ext_proc::{Fault, Server, Upstream};
+use ext_proc::{Fault, Options, Server, Upstream};
 use http::Request;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
-    support::serve,
+    support::{serve, serve_with},
     world::{World, eventually},
 };
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const OK: &str = "0";
+const DEADLINE_EXCEEDED: &str = "4";
 const INVALID_ARGUMENT: &str = "3";
 const FAILED_PRECONDITION: &str = "9";
 const OUT_OF_RANGE: &str = "11";
@@ -270,4 +272,52 @@ async fn noise_in_place_of_messages_stops_nothing() {
     .await;
     assert!(bytes > 0 && ended == OK);
     eventually(|| here.server.metrics().open() == 0).await;
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away() {
+    let world = World::new();
+    let options = Options {
+        connections: 2,
+        silence: Duration::from_millis(200),
+        ..Options::default()
+    };
+    let server = serve_with(&world, options).await;
+    let metrics = server.metrics();
+    let connect = || async {
+        let stream = tokio::net::TcpStream::connect(server.address()).await;
+        stream.unwrap()
+    };
+    // Without a word: closed, and its place is free again.
+    let mut mute = connect().await;
+    assert_eq!(mute.read(&mut [0]).await.unwrap(), 0);
+    assert_eq!(metrics.faults(Fault::Silent), 1);
+
+    // A stream without a head, on a connection that stays.
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(connect().await))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let silence = futures_util::stream::pending::<Result<hyper::body::Frame<Bytes>, Infallible>>();
+    let request = Request::post(format!("http://{}{PROCESS}", server.address()))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(StreamBody::new(silence))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let early = response.headers().get("grpc-status").cloned();
+    let body = response.into_body().collect().await.unwrap();
+    let late = body.trailers().and_then(|all| all.get("grpc-status"));
+    assert_eq!(late.or(early.as_ref()).unwrap(), DEADLINE_EXCEEDED);
+    assert_eq!(metrics.faults(Fault::Silent), 2);
+
+    // Two are there: that one and another; the third is sent away.
+    let mut second = connect().await;
+    second.write_all(b"PRI").await.unwrap();
+    let mut third = connect().await;
+    assert_eq!(third.read(&mut [0]).await.unwrap_or(0), 0);
+    assert_eq!(metrics.faults(Fault::Crowded), 1);
+    drop((sender, second));
+    connection.await.unwrap().unwrap();
 }

@@ -382,3 +382,28 @@ async fn a_processor_that_is_gone_lets_nothing_pass() {
     assert_eq!(program.taken(), 0);
     drop(world);
 }
+
+#[tokio::test]
+async fn what_clients_claim_of_where_they_come_from_is_not_what_a_sandbox_hears() {
+    for upstream in [Upstream::Relay, Upstream::Direct] {
+        let stage = Stage::new(upstream).await;
+        let program = program(stage.world.ip, 0).await;
+        stage.world.apply(stage.world.route("runs"));
+        let host = format!("{}-runs.sbx.test", program.port);
+        let asked = get(
+            "/mirror",
+            &[
+                ("Host", &host),
+                ("X-Forwarded-Host", "forged.test"),
+                ("X-Forwarded-Prefix", "/forged"),
+                ("Forwarded", "for=forged;host=forged.test"),
+            ],
+        );
+        let answer = crate::client::once(stage.envoy.address, asked).await;
+        assert_eq!(answer.status, 200);
+        let heard = answer.body.to_ascii_lowercase();
+        assert!(!heard.contains("forged"), "{upstream:?}\n{heard}");
+        let said = format!("x-forwarded-host: {host}");
+        assert!(heard.contains(&said), "{upstream:?}\n{heard}");
+    }
+}

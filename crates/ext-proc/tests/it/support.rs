@@ -50,11 +50,15 @@ impl Stage {
 }
 
 pub(crate) async fn serve(world: &World, upstream: Upstream) -> Server {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let options = Options {
         upstream,
         ..Options::default()
     };
+    serve_with(world, options).await
+}
+
+pub(crate) async fn serve_with(world: &World, options: Options) -> Server {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let front = world.gateway.front();
     Server::start(listener, None, front, options).unwrap()
 }
