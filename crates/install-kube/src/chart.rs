@@ -53,6 +53,7 @@ const fn file(part: Part) -> &'static str {
         Part::Control => "control",
         Part::Api => "api",
         Part::Gateway => "gateway",
+        Part::Peers => "peers",
         Part::Node => "node",
         Part::Policies => "policies",
         Part::Monitoring => "monitoring",

@@ -39,6 +39,11 @@ pub const PEER_KEY: &str = "peer-key";
 /// The headless Service by which the control loop finds all gateways.
 pub const GATEWAY_PEERS: &str = "dormouse-gateway-peers";
 
+/// The headless Service by which processes of all roles find each other.
+pub const PEERS: &str = "dormouse-peers";
+/// Marks the Pods of those processes.
+const PEER_LABEL: &str = "dormouse.dev/peer";
+
 /// Where users of sandboxes come in, at the API and at gateways.
 pub const PORT: u16 = 3000;
 /// Where Dormouse's own processes speak to each other.
@@ -89,6 +94,8 @@ pub enum Part {
     Api,
     /// The gateways.
     Gateway,
+    /// How processes of all roles find each other.
+    Peers,
     /// The daemon on every node.
     Node,
     /// Who may speak to whom.

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    GATEWAY_PEERS, METRICS_PORT, Manifest, NAME, PEER_PORT, PORT, Part, Switch, Values, labels,
-    metadata, selector,
+    GATEWAY_PEERS, METRICS_PORT, Manifest, NAME, PEER_LABEL, PEER_PORT, PEERS, PORT, Part, Switch,
+    Values, labels, metadata, selector,
 };
 
 pub(crate) fn all(values: &Values) -> Vec<Manifest> {
@@ -12,6 +12,7 @@ pub(crate) fn all(values: &Values) -> Vec<Manifest> {
         Manifest::new(Part::Api, service(values, "api")),
         Manifest::new(Part::Gateway, service(values, "gateway")),
         Manifest::new(Part::Gateway, gateway_peers(values)),
+        Manifest::new(Part::Peers, peers(values)),
         Manifest::new(Part::Policies, shield(values)).only(Switch::NetworkPolicies),
         Manifest::new(Part::Policies, let_users_in(values)).only(Switch::NetworkPolicies),
         Manifest::new(Part::Monitoring, monitor(values)).only(Switch::ServiceMonitor),
@@ -20,7 +21,7 @@ pub(crate) fn all(values: &Values) -> Vec<Manifest> {
 
 /// How users reach a role.
 fn service(values: &Values, component: &str) -> Value {
-    let mut service = json!({
+    json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(values, &format!("{NAME}-{component}"), Some(component)),
@@ -29,12 +30,7 @@ fn service(values: &Values, component: &str) -> Value {
             "selector": selector(component),
             "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
         },
-    });
-    if component == "api" {
-        // A client finds what it has just made: another process may hear of it a moment later.
-        service["spec"]["sessionAffinity"] = "ClientIP".into();
-    }
-    service
+    })
 }
 
 /// Every gateway by itself, those that are not ready too: one that cannot be asked is no reason to
@@ -48,6 +44,22 @@ fn gateway_peers(values: &Values) -> Value {
             "clusterIP": "None",
             "publishNotReadyAddresses": true,
             "selector": selector("gateway"),
+            "ports": [{"name": "peer", "port": PEER_PORT, "targetPort": "peer"}],
+        },
+    })
+}
+
+/// Every process that tells others of changed routes, whether or not it is ready: one that has just
+/// started is told all of them.
+fn peers(values: &Values) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(values, PEERS, None),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": {"app.kubernetes.io/name": NAME, PEER_LABEL: "yes"},
             "ports": [{"name": "peer", "port": PEER_PORT, "targetPort": "peer"}],
         },
     })

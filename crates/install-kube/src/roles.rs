@@ -126,6 +126,9 @@ const GATEWAY: &[Rule] = &[
     ),
 ];
 
+/// What it does in its own namespace: finds others.
+const GATEWAY_AT_HOME: &[Rule] = &[("discovery.k8s.io", &["endpointslices"], READ)];
+
 /// What makes the secrets: it may make them, and look whether they are there.
 const KEYS: &[Rule] = &[("", &["secrets"], &["create"])];
 
@@ -158,6 +161,7 @@ pub(crate) fn all(values: &Values) -> Vec<Manifest> {
     for (component, part, rules) in [
         ("control", Part::Control, rules(CONTROL_AT_HOME)),
         ("api", Part::Api, rules(API_AT_HOME)),
+        ("gateway", Part::Gateway, rules(GATEWAY_AT_HOME)),
         ("keys", Part::Keys, keys),
     ] {
         all.push(Manifest::new(part, role(values, component, &rules)));

@@ -7,8 +7,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_PORT, PEER_KEY, PEER_PORT, PORT,
-    Part, SEAL, Switch, Values, labels, metadata, roles::account_name, selector,
+    GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_PORT, PEER_KEY, PEER_LABEL,
+    PEER_PORT, PEERS, PORT, Part, SEAL, Switch, Values, labels, metadata, roles::account_name,
+    selector,
 };
 
 /// Where secrets are mounted.
@@ -74,7 +75,7 @@ fn control(values: &Values) -> Value {
     let process = Process {
         component: "control",
         env,
-        ports: vec![port("metrics", METRICS_PORT)],
+        ports: vec![port("peer", PEER_PORT), port("metrics", METRICS_PORT)],
         memory: "256Mi",
         grace: 30,
     };
@@ -86,12 +87,15 @@ fn api(values: &Values) -> Value {
     env.extend([
         variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
         variable("E2B_DOMAIN", &values.domain),
-        variable("KUBERNETES_GATEWAYS", &GATEWAY_PEERS.into()),
     ]);
     let process = Process {
         component: "api",
         env,
-        ports: vec![port("http", PORT), port("metrics", METRICS_PORT)],
+        ports: vec![
+            port("http", PORT),
+            port("peer", PEER_PORT),
+            port("metrics", METRICS_PORT),
+        ],
         memory: "256Mi",
         grace: 60,
     };
@@ -103,7 +107,6 @@ fn gateway(values: &Values) -> Value {
     env.extend([
         variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
         variable("E2B_DOMAIN", &values.domain),
-        variable("PEER_LISTEN", &format!("0.0.0.0:{PEER_PORT}").into()),
     ]);
     let process = Process {
         component: "gateway",
@@ -228,6 +231,8 @@ fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
         },
         "securityContext": confined(),
     }]);
+    let mut marked = labels(Some(component));
+    marked[PEER_LABEL] = "yes".into();
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -236,7 +241,7 @@ fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
             "replicas": replicas,
             "selector": {"matchLabels": selector(component)},
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": labels(Some(component))}, "spec": pod},
+            "template": {"metadata": {"labels": marked}, "spec": pod},
         },
     })
 }
@@ -279,6 +284,12 @@ fn common(values: &Values) -> Vec<Value> {
         variable("SEAL_FILE", &format!("{KEYS_DIR}/{SEAL}").into()),
         variable("PEER_KEY_FILE", &format!("{KEYS_DIR}/{PEER_KEY}").into()),
         variable("METRICS_LISTEN", &format!("0.0.0.0:{METRICS_PORT}").into()),
+        variable("PEER_LISTEN", &format!("0.0.0.0:{PEER_PORT}").into()),
+        json!({
+            "name": "DORMOUSE_PEER_ADVERTISE",
+            "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+        }),
+        variable("PEER_SEEDS", &PEERS.into()),
     ]
 }
 

@@ -24,7 +24,7 @@ pub(crate) mod types;
 
 use std::str::FromStr;
 
-use cluster::{Gateways, OptionalText, Port};
+use cluster::{Advertised, OptionalText, Places, Port};
 use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Choice, Hosts, Packing, Users};
@@ -229,13 +229,26 @@ settings! {
     kubernetes_snapshot_secret: OptionalText = "kubernetes.snapshot_secret", Fallback::Fixed("");
     /// Where control and API find the gateways: the name of a headless Service of the own namespace,
     /// or addresses and ports with commas; empty where there are none
-    kubernetes_gateways: Gateways = "kubernetes.gateways", Fallback::Fixed("dormouse-gateway-peers");
+    kubernetes_gateways: Places = "kubernetes.gateways", Fallback::Fixed("dormouse-gateway-peers");
     /// File with what the tokens of sandboxes are derived from, the same for all roles of a cluster
     seal_file: OptionalFile = "seal_file", Fallback::Fixed("");
     /// File with what the processes of an installation know each other by
     peer_key_file: OptionalFile = "peer_key_file", Fallback::Fixed("");
-    /// Address and port at which a gateway answers the other processes of its installation
+    /// Address and port at which a role answers the other processes of its installation
     peer_listen: Listen = "peer.listen", Fallback::Fixed("127.0.0.1:7945");
+    /// Address by which they reach it, with a port or without one; empty for that of peer.listen
+    peer_advertise: Advertised = "peer.advertise", Fallback::Fixed("");
+    /// Where a role finds some of them: the name of a headless Service of the own namespace, or
+    /// addresses and ports with commas; empty for those who find it
+    peer_seeds: Places = "peer.seeds", Fallback::Fixed("dormouse-peers");
+    /// What the installation is called; processes of another one are not spoken to; empty for the name
+    /// of the own namespace
+    peer_cluster: OptionalText = "peer.cluster", Fallback::Fixed("");
+    /// How often a role asks another one what it has missed
+    peer_sync_interval: Period = "peer.sync_interval", Fallback::Fixed("1s");
+    /// How long the API waits for another process to say that it has heard of a change; one that did not
+    /// say so is not waited for until it has caught up
+    peer_ack_timeout: Period = "peer.ack_timeout", Fallback::Fixed("100ms");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

@@ -4,7 +4,7 @@
 //! not read have deadlines, a dead HTTP/2 peer is found by pings, and when all connections are taken the next ones wait in the
 //! kernel's queue.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper_util::{
@@ -13,6 +13,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use kit::Tasks;
+use mesh::Mesh;
+use peer::Identity;
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
@@ -46,6 +48,38 @@ pub(crate) async fn serve(
     max_connections: usize,
     tasks: Tasks,
 ) {
+    serve_all(listener, acceptor, router, max_connections, None, tasks).await;
+}
+
+/// The same for processes of the installation: who asks for the protocol of the mesh speaks with that.
+pub(crate) async fn serve_peers(
+    listener: TcpListener,
+    identity: Identity,
+    router: Router,
+    max_connections: usize,
+    mesh: Mesh,
+    tasks: Tasks,
+) {
+    let acceptor = TlsAcceptor::from(mesh::server_config(&identity));
+    serve_all(
+        listener,
+        acceptor,
+        router,
+        max_connections,
+        Some(mesh),
+        tasks,
+    )
+    .await;
+}
+
+async fn serve_all(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    router: Router,
+    max_connections: usize,
+    mesh: Option<Mesh>,
+    tasks: Tasks,
+) {
     let mut http = Builder::new(TokioExecutor::new());
     http.http1()
         .timer(TokioTimer::new())
@@ -61,13 +95,13 @@ pub(crate) async fn serve(
     let graceful = GracefulShutdown::new();
 
     loop {
-        let (slot, stream) = tokio::select! {
+        let (slot, (stream, from)) = tokio::select! {
             biased;
             () = tasks.stopping().cancelled() => break,
             accepted = accept(&listener, &slots) => accepted,
         };
         let (acceptor, http, service) = (acceptor.clone(), http.clone(), service.clone());
-        let watcher = graceful.watcher();
+        let (watcher, mesh) = (graceful.watcher(), mesh.clone());
         let stopping = tasks.stopping().clone();
         tasks.spawn(async move {
             let shaken = tokio::select! {
@@ -75,8 +109,12 @@ pub(crate) async fn serve(
                 () = stopping.cancelled() => return,
                 shaken = timeout(HANDSHAKE_TIMEOUT, shake(stream, acceptor)) => shaken,
             };
-            match shaken {
-                Ok(Ok(Some(stream))) => {
+            match (shaken, mesh) {
+                // It keeps count of its links itself.
+                (Ok(Ok(Some(stream))), Some(mesh)) if mesh::is_mesh(&stream) => {
+                    mesh.accept(stream, from);
+                }
+                (Ok(Ok(Some(stream))), _) => {
                     let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
                     let connection = http.serve_connection(stream, service);
                     // The peer's manners are its own affair.
@@ -84,9 +122,10 @@ pub(crate) async fn serve(
                         tracing::debug!(%error, "connection ended");
                     }
                 }
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                Err(_) => tracing::debug!("TLS handshake took too long"),
+                (Ok(Ok(None)), _) => {}
+                (Ok(Err(error)), Some(mesh)) if is_refusal(&error) => mesh.refuse(from),
+                (Ok(Err(error)), _) => tracing::debug!(%error, "TLS handshake failed"),
+                (Err(_), _) => tracing::debug!("TLS handshake took too long"),
             }
             drop(slot);
         });
@@ -99,18 +138,27 @@ pub(crate) async fn serve(
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
-) -> (Option<tokio::sync::OwnedSemaphorePermit>, TcpStream) {
+) -> (
+    Option<tokio::sync::OwnedSemaphorePermit>,
+    (TcpStream, SocketAddr),
+) {
     // Never closed, so there is always a permit in the end.
     let slot = slots.clone().acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (slot, stream),
+            Ok(accepted) => return (slot, accepted),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_RETRY).await;
             }
         }
     }
+}
+
+/// Whether a handshake failed because of what the other side showed, not because it left.
+fn is_refusal(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// The TLS handshake; `None` for a client that speaks plain HTTP, which was told so.

@@ -18,10 +18,14 @@
 //! | [`ground`] | what every role stands on: the cluster, the secrets, where gateways are |
 //! | [`probes`] | whether a role is ready, and its numbers |
 //! | [`control`], [`api`], [`gateway`], [`node`] | the roles |
+//! | [`company`], [`announcing`] | the other processes, and a store that tells them what was written |
+//! | [`written`], [`waking`] | what a gateway makes of what they say, and how it wakes sandboxes |
 //! | [`far`] | gateways in other processes, as control and API ask for them, and the other side of it |
 //! | [`events`] | what people read, also as Events of Kubernetes |
 
+mod announcing;
 pub(crate) mod api;
+mod company;
 pub(crate) mod control;
 mod events;
 mod far;
@@ -29,6 +33,8 @@ pub(crate) mod gateway;
 mod ground;
 pub(crate) mod node;
 mod probes;
+mod waking;
+mod written;
 
 use std::{sync::Arc, time::Duration};
 

@@ -3,7 +3,7 @@
 //! Faults are before or around the whole server, so what they do to a request is what a client
 //! would see of a busy, broken or restarted one. The controllers and the kubelet do not see them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -15,7 +15,11 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// Names whom the sender of a request acts as.
+const ACTS_AS: &str = "impersonate-user";
 
 /// What is done to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub struct Seen {
     pub path: String,
     /// What was answered.
     pub status: u16,
+    /// As whom its sender acts; none for itself.
+    pub user: Option<String>,
 }
 
 /// The faults of one server, and what it has served.
@@ -64,6 +70,8 @@ pub struct Faults {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
     watches: Mutex<CancellationToken>,
+    /// Users whose watches bring nothing.
+    held: watch::Sender<BTreeSet<String>>,
 }
 
 impl Faults {
@@ -91,6 +99,21 @@ impl Faults {
     pub fn cut_watches(&self) {
         let old = std::mem::take(&mut *self.watches.lock());
         old.cancel();
+    }
+
+    /// Holds back from the watches of who acts as this user (`as` in a kubeconfig) what happens from now
+    /// on. Everything else of theirs is served.
+    pub fn hold_watches_of(&self, user: &str) {
+        self.held.send_modify(|held| {
+            held.insert(user.to_owned());
+        });
+    }
+
+    /// Lets their watches catch up.
+    pub fn release_watches_of(&self, user: &str) {
+        self.held.send_modify(|held| {
+            held.remove(user);
+        });
     }
 
     /// What was served since the last look.
@@ -122,6 +145,8 @@ pub(crate) async fn around(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default();
+    let user = request.headers().get(ACTS_AS);
+    let user = user.and_then(|user| user.to_str().ok().map(str::to_owned));
     let watches = query
         .split('&')
         .any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch"));
@@ -148,13 +173,26 @@ pub(crate) async fn around(
         method,
         path,
         status: response.status().as_u16(),
+        user: user.clone(),
     });
     if !watches {
         return response;
     }
     let cut = faults.watches.lock().clone();
-    response
-        .map(|body| Body::from_stream(body.into_data_stream().take_until(cut.cancelled_owned())))
+    let held = faults.held.subscribe();
+    let gate = move |part| {
+        let (mut held, user) = (held.clone(), user.clone());
+        async move {
+            let is_held = |held: &BTreeSet<String>| user.as_ref().is_some_and(|u| held.contains(u));
+            // Who held them is there as long as the server is.
+            let _ = held.wait_for(|held| !is_held(held)).await;
+            part
+        }
+    };
+    response.map(|body| {
+        let parts = body.into_data_stream().then(gate);
+        Body::from_stream(parts.take_until(cut.cancelled_owned()))
+    })
 }
 
 fn internal() -> Response {

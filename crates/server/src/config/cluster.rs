@@ -1,6 +1,10 @@
 //! What only an installation on Kubernetes is told, as text.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
 /// A name or a path, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +46,9 @@ impl fmt::Display for Port {
     }
 }
 
-/// Where gateways are found.
+/// Where other processes of an installation are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Gateways {
+pub(crate) enum Places {
     /// There are none.
     None,
     /// Behind this headless Service of the own namespace.
@@ -53,7 +57,7 @@ pub(crate) enum Gateways {
     Fixed(Vec<SocketAddr>),
 }
 
-impl FromStr for Gateways {
+impl FromStr for Places {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -75,7 +79,7 @@ impl FromStr for Gateways {
     }
 }
 
-impl fmt::Display for Gateways {
+impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => Ok(()),
@@ -88,16 +92,59 @@ impl fmt::Display for Gateways {
     }
 }
 
+/// The address by which others reach a process, with a port or without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Advertised(pub(crate) Option<(IpAddr, Option<u16>)>);
+
+impl FromStr for Advertised {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        let whole = text
+            .parse()
+            .map(|at: SocketAddr| (at.ip(), Some(at.port())));
+        let read = whole.or_else(|_| text.parse().map(|ip| (ip, None)));
+        match read {
+            Ok((ip, port)) if !ip.is_unspecified() && port != Some(0) => Ok(Self(Some((ip, port)))),
+            Ok(_) | Err(_) => Err(format!(
+                "`{text}` is not an address that others can reach, as 10.0.0.1 or 10.0.0.1:7945"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Advertised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => Ok(()),
+            Some((ip, None)) => ip.fmt(f),
+            Some((ip, Some(port))) => SocketAddr::new(ip, port).fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn gateways_are_a_service_or_addresses_and_nothing_in_between() {
-        let read = |text: &str| text.parse::<Gateways>();
-        assert_eq!(read(""), Ok(Gateways::None));
+    fn an_advertised_address_is_one_and_a_port_may_follow() {
+        for good in ["", "10.0.0.1", "10.0.0.1:7945", "fd00::1", "[fd00::1]:7945"] {
+            assert_eq!(good.parse::<Advertised>().unwrap().to_string(), good);
+        }
+        for bad in ["0.0.0.0", "[::]:7945", "10.0.0.1:0", "gateway", "10.0.0.1:"] {
+            assert!(bad.parse::<Advertised>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn places_are_a_service_or_addresses_and_nothing_in_between() {
+        let read = |text: &str| text.parse::<Places>();
+        assert_eq!(read(""), Ok(Places::None));
         let service = "dormouse-gateway-peers";
-        assert_eq!(read(service), Ok(Gateways::Service(service.into())));
+        assert_eq!(read(service), Ok(Places::Service(service.into())));
         let fixed = read("10.0.0.1:7945,[::1]:7945").unwrap();
         assert_eq!(fixed.to_string(), "10.0.0.1:7945,[::1]:7945");
         for wrong in ["10.0.0.1", "10.0.0.1:7945,", "Gateways", "a b"] {

@@ -24,6 +24,7 @@ use store_kube::proof;
 use tokio::time::Instant;
 
 use super::{
+    company::{self, Brings, Company},
     events::ToldToAll,
     far::FarGateways,
     ground::{self, Ground},
@@ -49,11 +50,19 @@ const COMPONENT: &str = "dormouse-control";
 pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let seal = ground::seal(settings)?;
-    ground::identity(settings)?;
+    let identity = ground::identity(settings)?;
+    let (peer_listener, peer_address) = company::bind(settings).await?;
     let probing = Tasks::default();
     let health = Health::serve(settings, &probing).await?;
     let winning = async {
         let ground = Ground::find(settings, &seal, &health).await?;
+        let brings = Brings {
+            role: mesh::Role::Control,
+            book: None,
+            ear: None,
+        };
+        let company = Company::join(settings, &ground, peer_address, brings)?;
+        company.listen(peer_listener, identity);
         let me = ground.identity(settings);
         let (cluster, clock) = (&ground.cluster, ground.clock.clone());
         let election = Election::new(cluster, LEASE, &me, Rules::default(), clock);
@@ -62,9 +71,9 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             .win(&leading, |standing| stand(&health, &standing))
             .await;
         tracing::info!(me, lease = LEASE, "leads");
-        anyhow::Ok((ground, lead))
+        anyhow::Ok((ground, lead, company))
     };
-    let (ground, lead) = tokio::select! {
+    let (ground, lead, company) = tokio::select! {
         name = signals.next() => {
             tracing::info!(signal = name, "stopped before it led");
             return Ok(());
@@ -97,9 +106,11 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         ("templates", caches.templates.watch_health()),
     ];
     let sandboxes = caches.sandboxes.clone();
+    let mesh = company.mesh.clone();
     health.counts(move |page| {
         sandbox_lines(page, &sandboxes);
         gateway_lines(page, &gateways);
+        company::lines(page, &mesh.stats());
     });
     health.ready();
     health.depends_on(of_caches, &ground.tasks);
@@ -115,6 +126,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             () = acting.drain(grace) => {}
         }
         let left = ground.tasks.drain(grace).await.err().unwrap_or_default();
+        company.leave().await;
         // After the last act, so that the next one need not wait.
         lead.release().await;
         left

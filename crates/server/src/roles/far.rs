@@ -1,16 +1,24 @@
-//! Gateways in other processes, as control and API ask for them, and a gateway as it answers.
+//! Other processes: gateways as control asks for them, a gateway as it answers, and those whom an API
+//! tells and hears.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use cache::Watched;
+use cache::SandboxCache;
 use control::{ActivitySource, Followers};
-use gateway::activity::Mark;
-use model::{Epoch, Key, Name, Namespace, Sandbox, Uid, Version};
+use e2b::E2b;
+use gateway::{Progress as _, activity::Mark};
+use mesh::{Heard, Mesh};
+use model::{Epoch, Key, Name, Namespace, Sandbox, Spec as _, Uid, Version, sandbox::SandboxSpec};
 use peers::{Front, Known, Noted, Peers, Used, frame::Seen};
 use plan::idle::Activity;
-use routes::Table;
+use routes::{Message, Route, Table};
 use tokio::time::Instant;
+
+use super::written::Written;
 
 /// How long one process waits for another to have heard of a change.
 const FOLLOWING: Duration = Duration::from_secs(1);
@@ -46,11 +54,55 @@ impl Followers for FarGateways {
     }
 }
 
+/// Others who are told what an API is about to tell its client. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told(Arc<OnceLock<(Mesh, SandboxCache)>>);
+
+impl Told {
+    /// From now on they are told, of what is seen here.
+    pub(crate) fn by(&self, mesh: Mesh, sandboxes: SandboxCache) {
+        let _ = self.0.set((mesh, sandboxes));
+    }
+}
+
 #[async_trait]
-impl e2b::ports::Followers for FarGateways {
+impl e2b::ports::Followers for Told {
     async fn have_seen(&self, key: &Key, version: Version) {
-        // One that cannot say is no reason not to answer.
-        let _ = Followers::seen_by_all(self, key, version).await;
+        let Some((mesh, sandboxes)) = self.0.get() else {
+            return;
+        };
+        // What another process wrote, that one told: perhaps not yet, or not everybody.
+        let seen = sandboxes.find(key).and_then(|sandbox| Route::of(&sandbox));
+        if let Some(route) = seen.filter(|route| route.version >= version) {
+            let version = route.version;
+            mesh.say(Message::from(route));
+            mesh.heard(version).await;
+        } else {
+            mesh.heard(version).await;
+        }
+    }
+}
+
+/// An API, as it hears what others wrote.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) api: Arc<E2b>,
+    pub(crate) sandboxes: SandboxCache,
+}
+
+impl Heard for Listening {
+    fn heard(&self, message: &Message) {
+        let (namespace, name, id, version) = match message {
+            Message::Upsert(r) => (&r.namespace, &r.name, r.id.clone(), r.version),
+            Message::Delete(d) => (&d.namespace, &d.name, None, d.version),
+            Message::Unreadable(_) => return,
+        };
+        let key = Key::namespaced(SandboxSpec::KIND, namespace.clone(), name.clone());
+        self.api.heard(key, id, version);
+    }
+
+    fn watched(&self) -> Version {
+        self.sandboxes.version()
     }
 }
 
@@ -58,7 +110,7 @@ impl e2b::ports::Followers for FarGateways {
 #[derive(Debug)]
 pub(crate) struct NearGateway {
     pub(crate) activity: gateway::Activity,
-    pub(crate) watched: Watched,
+    pub(crate) written: Arc<Written>,
     pub(crate) table: Arc<Table>,
 }
 
@@ -75,7 +127,8 @@ impl Front for NearGateway {
 
     async fn seen(&self, namespace: &Namespace, name: &Name, version: Version) -> Seen {
         let deadline = Instant::now() + FOLLOWING;
-        let seen = self.watched.wait_for(version, deadline).await;
+        // By its own watch, or because whoever wrote it told.
+        let seen = self.written.reach(version, deadline).await;
         // After that: who was let in before is counted, and who comes now finds it closed.
         let route = self.table.find(namespace, name);
         let noted = route.map(|route| self.activity.noted_of(route.uid));

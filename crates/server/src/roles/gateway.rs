@@ -4,30 +4,32 @@
 //! port demands is derived from the seal. Other processes ask it, with the peer key, who is in use and
 //! how far it has heard.
 //!
-//! Start: it listens (whoever comes is told to come again), reads all routes, answers its peers, and is
-//! ready once the one who puts sandboxes to sleep has heard of it, or had a while to: who is let in
-//! before that would count for nobody. Stop: not ready, a while for those who send traffic to hear of
-//! it, then no more is accepted and what is inside has its time. Peers are answered to the end.
+//! Start: it listens (whoever comes is told to come again), reads all routes or is told them by another
+//! process while the API server is away, answers its peers, and is ready once the one who puts sandboxes
+//! to sleep has heard of it, or had a while to: who is let in before that would count for nobody. Stop:
+//! not ready, a while for those who send traffic to hear of it, then no more is accepted and what is
+//! inside has its time. Peers are answered to the end.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
-use async_trait::async_trait;
 use cache::{RoutingCache, Watched};
 use gateway::{Forwarded, Gateway, Ports};
 use kit::Tasks;
 use peers::Desk;
-use routes::{Route, State, WakeError};
+use routes::Table;
 use tokio::{sync::watch, time::Instant};
-use tokio_rustls::TlsAcceptor;
 use wake::Flights;
 
 use super::{
     UNLISTED,
+    company::{self, Brings, Company},
     far::NearGateway,
     given_tls,
     ground::{self, Ground},
     probes::Health,
+    waking::FarWaker,
+    written::Written,
 };
 use crate::{
     config::Settings,
@@ -37,14 +39,15 @@ use crate::{
     handover::sockets::Sockets,
     listener,
     metrics::{gateway_lines, wake_lines},
-    serve::{Signals, bind},
-    sleep::{Routed, key_of},
+    serve::Signals,
 };
 
 /// How long control may take to hear of a gateway. If it is not there, nobody is put to sleep either.
 const NOTICED: Duration = Duration::from_secs(5);
-/// How long the route of a sandbox that its owner has heard of may take to arrive.
-const ARRIVING: Duration = Duration::from_secs(1);
+/// How often it is looked whether somebody has told of all routes.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long the store may take to be read once the routes are known.
+const AFTER_ALL: Duration = Duration::from_secs(1);
 /// Connections of peers.
 const MOST_PEERS: usize = 256;
 
@@ -61,62 +64,75 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let probing = Tasks::default();
     let health = Health::serve(settings, &probing).await?;
     let entry = Entry::open(settings, given_tls(settings)?, &Sockets::default())?;
-    let peer_listener = bind(&settings.peer_listen).await?;
-    let ground = tokio::select! {
-        name = signals.next() => return stopped_early(name),
-        ground = Ground::find(settings, &seal, &health) => ground?,
-    };
+    let (peer_listener, peer_address) = company::bind(settings).await?;
+    let ground = Ground::connect(settings, &seal).await?;
     let tasks = ground.tasks.clone();
     health.not_ready("routes are being read");
     let watched = Watched::default();
     let (store, clock, entropy) = (&ground.store, &ground.clock, &ground.entropy);
     let table = feed_routes(store, clock, entropy, &watched, &tasks);
-    let options = cache::Options::new(Arc::clone(entropy));
-    let deadline = Instant::now() + SYNC_TIMEOUT;
-    let routing = tokio::select! {
-        name = signals.next() => return stopped_early(name),
-        routing = RoutingCache::start(Arc::clone(store), options, deadline, &tasks) => routing,
+    let written = Arc::new(Written::new(Arc::clone(&table), watched));
+    let waker = Arc::new(FarWaker::new(Arc::clone(&table)));
+    let brings = Brings {
+        role: mesh::Role::Gateway,
+        book: Some(written.clone()),
+        ear: None,
     };
-    let routing = routing.context("read where sandboxes are")?;
-    let flights = Flights::new(
-        Arc::clone(store),
-        routing.clone(),
-        Arc::clone(clock),
-        tasks.child(),
-        wake_options(settings),
-    );
+    let company = Company::join(settings, &ground, peer_address, brings)?;
     let activity = gateway::Activity::new(Arc::clone(clock));
-    let routed = watched.clone();
     let peering = Tasks::default();
     let near = NearGateway {
         activity: activity.clone(),
-        watched,
+        written: Arc::clone(&written),
         table: Arc::clone(&table),
     };
     let desk = Desk::new(Arc::new(near), entropy.u64(), peering.stopping().clone());
     let followers = desk.followers();
-    let peer_address = peer_listener
-        .local_addr()
-        .context("read the bound address")?;
-    peering.spawn(listener::serve(
+    peering.spawn(listener::serve_peers(
         peer_listener,
-        TlsAcceptor::from(identity.server_config()),
+        identity,
         desk.router(),
         MOST_PEERS,
+        company.mesh.clone(),
         peering.clone(),
     ));
+    let own = OwnWatch {
+        settings: settings.clone(),
+        ground,
+        table: Arc::clone(&table),
+        waker: Arc::clone(&waker),
+        written: Arc::clone(&written),
+        health: health.clone(),
+    };
+    let (clock, entropy) = (own.ground.clock.clone(), own.ground.entropy.clone());
+    let stop = tasks.stopping().clone();
+    let mut reading = tasks.spawn(async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => bail!("it was told to stop"),
+            read = own.read() => read,
+        }
+    });
+    let known = tokio::select! {
+        name = signals.next() => return stopped_early(name),
+        read = &mut reading => Some(read.context("read where sandboxes are")??),
+        () = told(&table) => None,
+    };
+    if known.is_none() {
+        tracing::warn!(
+            "serves the routes that another process told: the API server is slow, or away"
+        );
+    }
+    company.met().await;
     let ports = Ports {
         routes: table,
         inside: Arc::new(Nowhere),
         pods: Arc::new(Forwarded::new(seal.clone())),
-        wake: Arc::new(FarWaker {
-            flights: flights.clone(),
-            routes: routing.clone(),
-        }),
-        progress: Arc::new(Routed(routed)),
+        wake: waker.clone(),
+        progress: written,
         seal: Some(seal),
-        clock: Arc::clone(clock),
-        entropy: Arc::clone(entropy),
+        clock,
+        entropy,
     };
     let gateway = Gateway::behind(
         entry.open_up(),
@@ -132,9 +148,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let envoys = ext_proc::start(settings, &sockets, &gateway, &raw).await?;
     drop(sockets);
     let counters = gateway.metrics();
+    let mesh = company.mesh.clone();
     health.counts(move |page| {
-        wake_lines(page, &flights);
+        if let Some(flights) = waker.flights() {
+            wake_lines(page, flights);
+        }
         gateway_lines(page, &counters.snapshot());
+        company::lines(page, &mesh.stats());
         if let Some(seen) = &envoys {
             ext_proc::lines(page, seen);
         }
@@ -142,17 +162,20 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     for address in gateway.addresses() {
         tracing::info!(%address, peers = %peer_address, "serving");
     }
-    let early = tokio::select! {
-        name = signals.next() => Some(name),
-        () = noticed(followers, &health) => None,
+    let serving = async {
+        noticed(followers, &health).await;
+        health.ready();
+        let routing = match known {
+            Some(routing) => routing,
+            // What was told is served, and the store is read when it can be.
+            None => reading.await.context("read where sandboxes are")??,
+        };
+        health.depends_on([("routes", routing.watch_health())], &tasks);
+        std::future::pending::<anyhow::Result<()>>().await
     };
-    let name = match early {
-        Some(name) => name,
-        None => {
-            health.ready();
-            health.depends_on([("routes", routing.watch_health())], &tasks);
-            signals.next().await
-        }
+    let name = tokio::select! {
+        name = signals.next() => name,
+        ended = serving => return ended,
     };
     health.not_ready("it is stopping");
     let grace = settings.drain_timeout.0;
@@ -163,6 +186,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         let left = requests.err().unwrap_or_default() + raw.err().unwrap_or_default();
         let _ = tasks.drain(grace).await;
         // To the end: who is inside keeps sandboxes awake.
+        company.leave().await;
         let _ = peering.drain(UNLISTED).await;
         left
     };
@@ -185,28 +209,56 @@ async fn noticed(mut followers: watch::Receiver<usize>, health: &Health) {
     }
 }
 
-/// Flights, where those who tell owners of their sandboxes are other processes.
-#[derive(Debug)]
-struct FarWaker {
-    flights: Flights,
-    routes: RoutingCache,
+/// Waits until the routes are known, by whomever, and for a while that the store is read as well: before
+/// that nobody can be woken.
+async fn told(table: &Table) {
+    while !table.synced() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    tokio::time::sleep(AFTER_ALL).await;
 }
 
-#[async_trait]
-impl gateway::Wake for FarWaker {
-    async fn wake(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
-        if route.state != State::Creating {
-            return self.flights.wake(route, deadline).await;
-        }
-        // Nobody has its id but who was told of it, which is when it is ready: its route follows.
-        let now = self.routes.find(&key_of(route));
-        let now = now.filter(|now| now.is_delivery(route.uid, route.epoch));
-        match now.filter(|now| now.state == State::Running) {
-            Some(now) => Ok(now),
-            None => {
-                let soon = deadline.min(Instant::now() + ARRIVING);
-                self.flights.look_on(route, soon).await
+/// What a gateway reads of the store itself: where sandboxes are, and from then on it can wake them.
+struct OwnWatch {
+    settings: Settings,
+    ground: Ground,
+    table: Arc<Table>,
+    waker: Arc<FarWaker>,
+    written: Arc<Written>,
+    health: Health,
+}
+
+impl OwnWatch {
+    async fn read(self) -> anyhow::Result<RoutingCache> {
+        let ground = &self.ground;
+        let (store, tasks) = (&ground.store, &ground.tasks);
+        let say = |why: &str| {
+            // Who serves what it was told by others stays ready.
+            if !self.table.synced() {
+                self.health.not_ready(why);
             }
-        }
+        };
+        ground.wait_for_kinds(say).await?;
+        let routing = loop {
+            let options = cache::Options::new(Arc::clone(&ground.entropy));
+            let deadline = Instant::now() + SYNC_TIMEOUT;
+            match RoutingCache::start(Arc::clone(store), options, deadline, tasks).await {
+                Ok(routing) => break routing,
+                Err(error @ cache::StartError::DeadlineReached { .. }) if self.table.synced() => {
+                    tracing::warn!(%error, "what others told is served");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let flights = Flights::new(
+            Arc::clone(store),
+            routing.clone(),
+            Arc::clone(&ground.clock),
+            tasks.child(),
+            wake_options(&self.settings),
+        );
+        self.written.tell(flights.clone());
+        self.waker.fly_with(flights);
+        Ok(routing)
     }
 }

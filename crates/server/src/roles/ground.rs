@@ -16,10 +16,13 @@ use store::Store;
 use store_kube::{KubeStore, crds, proof::Vouch};
 use tokio::sync::watch;
 
-use super::probes::Health;
-use crate::config::{Settings, cluster::Gateways, types::OptionalFile};
+use super::{
+    announcing::{Announcing, Voice},
+    probes::Health,
+};
+use crate::config::{Settings, cluster::Places, types::OptionalFile};
 
-/// The port of the headless Service at which gateways answer.
+/// The port of the headless Services at which our processes answer each other.
 const PEER_PORT: &str = "peer";
 /// Fewer characters than this can be guessed.
 const SHORTEST: usize = 32;
@@ -35,6 +38,8 @@ pub(crate) struct Ground {
     pub(crate) background: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<Entropy>,
+    /// Tells others of what was written by way of the stores.
+    pub(crate) voice: Voice,
     /// What ends with the process.
     pub(crate) tasks: Tasks,
 }
@@ -49,6 +54,16 @@ impl Ground {
         seal: &Seal,
         health: &Health,
     ) -> anyhow::Result<Self> {
+        let ground = Self::connect(settings, seal).await?;
+        ground.wait_for_kinds(|why| health.not_ready(why)).await?;
+        Ok(ground)
+    }
+
+    /// Connects to the cluster, whether or not that is there now.
+    ///
+    /// # Errors
+    /// If there is no usable configuration.
+    pub(crate) async fn connect(settings: &Settings, seal: &Seal) -> anyhow::Result<Self> {
         let kubeconfig = settings.kubernetes_kubeconfig.0.as_deref();
         let mut cluster = Cluster::connect(kubeconfig).await.context(
             "find the cluster (name its kubeconfig with --kubernetes-kubeconfig or $KUBECONFIG)",
@@ -56,10 +71,10 @@ impl Ground {
         if let Some(namespace) = &settings.kubernetes_namespace.0 {
             cluster = cluster.within(namespace);
         }
-        wait_for_kinds(&cluster, health).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let entropy = Arc::new(Entropy::from_os());
         let store = KubeStore::new(cluster.clone()).vouched(Arc::new(BySeal(seal.clone())));
+        let voice = Voice::default();
         let tasks = Tasks::default();
         let (watched, stopping) = (store.clone(), tasks.stopping().clone());
         tasks.spawn(async move {
@@ -70,12 +85,40 @@ impl Ground {
         });
         Ok(Self {
             cluster,
-            background: Arc::new(store.background()),
-            store: Arc::new(store),
+            background: Arc::new(Announcing::new(Arc::new(store.background()), voice.clone())),
+            store: Arc::new(Announcing::new(Arc::new(store), voice.clone())),
             clock,
             entropy,
+            voice,
             tasks,
         })
+    }
+
+    /// Waits until the cluster knows our kinds. An API server that does not answer, lacks them or does
+    /// not let us look is waited for: whoever mends that need not know that this waits.
+    ///
+    /// # Errors
+    /// If the kinds are of another version, which waiting does not mend.
+    pub(crate) async fn wait_for_kinds(&self, say: impl Fn(&str)) -> anyhow::Result<()> {
+        let mut said = String::new();
+        loop {
+            let why = match crds::check(&self.cluster).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_retryable() => error.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+            if why != said {
+                tracing::error!("{why}");
+                say(&why);
+                said = why;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Where processes of ours are that stand behind a headless Service.
+    pub(crate) fn endpoints(&self, service: &str, tasks: &Tasks) -> Members {
+        self.cluster.follow_endpoints(service, PEER_PORT, tasks)
     }
 
     /// What this process is called among its kind: no other one is or was called so.
@@ -95,9 +138,9 @@ impl Ground {
         tasks: &Tasks,
     ) -> anyhow::Result<Peers> {
         let members = match &settings.kubernetes_gateways {
-            Gateways::None => fixed(BTreeSet::new()),
-            Gateways::Fixed(addresses) => fixed(addresses.iter().copied().collect()),
-            Gateways::Service(name) => self.cluster.follow_endpoints(name, PEER_PORT, tasks),
+            Places::None => fixed(BTreeSet::new()),
+            Places::Fixed(addresses) => fixed(addresses.iter().copied().collect()),
+            Places::Service(name) => self.endpoints(name, tasks),
         };
         let identity = identity(settings)?;
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
@@ -129,28 +172,6 @@ fn fixed(addresses: BTreeSet<std::net::SocketAddr>) -> Members {
 fn begin_anew() -> ! {
     tracing::error!("the cluster was restored from a backup: this process ends, to begin anew");
     std::process::exit(1)
-}
-
-/// An API server that does not answer, lacks our kinds or does not let us look is waited for: whoever
-/// mends that need not know that this waits.
-///
-/// # Errors
-/// If the kinds are of another version, which waiting does not mend.
-async fn wait_for_kinds(cluster: &Cluster, health: &Health) -> anyhow::Result<()> {
-    let mut said = String::new();
-    loop {
-        let why = match crds::check(cluster).await {
-            Ok(()) => return Ok(()),
-            Err(error) if error.is_retryable() => error.to_string(),
-            Err(error) => return Err(error.into()),
-        };
-        if why != said {
-            tracing::error!("{why}");
-            health.not_ready(&why);
-            said = why;
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
 }
 
 /// What tokens of sandboxes are derived from.

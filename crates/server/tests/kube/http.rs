@@ -1,7 +1,7 @@
 //! Requests, and what came back.
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
@@ -10,6 +10,7 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
@@ -21,6 +22,11 @@ impl Answer {
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
+        let value = self.headers.get(name)?;
+        value.to_str().ok().map(str::to_owned)
     }
 
     /// It has this status.
@@ -46,7 +52,12 @@ pub(crate) async fn send(
     let client = Client::builder(TokioExecutor::new()).build_http();
     let answer = client.request(request).await.map_err(|e| e.to_string())?;
     let status = answer.status().as_u16();
+    let headers = answer.headers().clone();
     let body = answer.into_body().collect().await;
     let body = body.map_err(|e| e.to_string())?.to_bytes();
-    Ok(Answer { status, body })
+    Ok(Answer {
+        status,
+        headers,
+        body,
+    })
 }

@@ -128,6 +128,7 @@ impl Installation {
             .env("DORMOUSE_METRICS_LISTEN", "127.0.0.1:0")
             .env("DORMOUSE_E2B_LISTEN", "127.0.0.1:0")
             .env("DORMOUSE_PEER_LISTEN", "127.0.0.1:0")
+            .env("DORMOUSE_PEER_SEEDS", "")
             .env("DORMOUSE_LOG_FORMAT", "json")
             .env("DORMOUSE_LOG_LEVEL", "info,control=debug")
             .envs(more.iter().copied())
@@ -150,6 +151,7 @@ impl Installation {
         let node = daemon::start(standin, &self.tasks).await.to_string();
         let more = [
             ("DORMOUSE_KUBERNETES_GATEWAYS", listed.as_str()),
+            ("DORMOUSE_PEER_SEEDS", listed.as_str()),
             ("DORMOUSE_KUBERNETES_NODE_DAEMON", "on"),
             ("DORMOUSE_KUBERNETES_NODE_PORT", node.as_str()),
         ];
@@ -310,6 +312,19 @@ impl Role {
         let at = self.address("probes and metrics", "address").await;
         let asked = send(Method::GET, &format!("http://{at}{path}"), &[], "").await;
         asked.unwrap()
+    }
+
+    /// Waits until its metrics have this line.
+    pub(crate) async fn shows(&self, line: &str) {
+        let begun = tokio::time::Instant::now();
+        loop {
+            let page = self.probe("/metrics").await.text();
+            if page.lines().any(|shown| shown == line) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "never {line}: {page}");
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Waits until it is ready.

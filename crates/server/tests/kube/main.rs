@@ -12,4 +12,5 @@ mod installation;
 mod installs;
 mod leaders;
 mod lives;
+mod many;
 mod writers;

@@ -1,0 +1,93 @@
+//! How a gateway that is a process of its own wakes sandboxes.
+//!
+//! A flight writes that a sandbox is to be awake and waits until that is seen, by the own watch or by
+//! what other processes say. The table of routes may know first, and it may know more than the own
+//! watch for a long time; so whoever waits looks there as well.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use routes::{Route, State, Table, WakeError};
+use tokio::time::Instant;
+use wake::Flights;
+
+/// How long the route of a sandbox that its owner has heard of may take to arrive.
+const ARRIVING: Duration = Duration::from_secs(1);
+/// How often somebody who waits looks at the table: less and less.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LAST_LOOK: Duration = Duration::from_millis(500);
+
+/// Flights, where those who tell owners of their sandboxes are other processes.
+#[derive(Debug)]
+pub(crate) struct FarWaker {
+    table: Arc<Table>,
+    /// Nothing before the store was read: then nobody can be woken.
+    flights: OnceLock<Flights>,
+}
+
+impl FarWaker {
+    pub(crate) fn new(table: Arc<Table>) -> Self {
+        Self {
+            table,
+            flights: OnceLock::new(),
+        }
+    }
+
+    /// From now on sandboxes can be woken.
+    pub(crate) fn fly_with(&self, flights: Flights) {
+        let _ = self.flights.set(flights);
+    }
+
+    pub(crate) fn flights(&self) -> Option<&Flights> {
+        self.flights.get()
+    }
+
+    /// Waits until the table shows that a delivery runs, later than a route of it that does not.
+    async fn shown(&self, route: &Route) -> Arc<Route> {
+        let mut pause = FIRST_LOOK;
+        loop {
+            let now = route.id.as_ref().and_then(|id| self.table.lookup(id));
+            let is_it = |now: &Arc<Route>| {
+                now.is_delivery(route.uid, route.epoch)
+                    && now.state == State::Running
+                    && now.version > route.version
+            };
+            if let Some(now) = now.filter(is_it) {
+                return now;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+}
+
+#[async_trait]
+impl gateway::Wake for FarWaker {
+    async fn wake(&self, route: &Route, deadline: Instant) -> Result<Arc<Route>, WakeError> {
+        // Nobody has the id of one that is being made but who was told of it, which is when it is
+        // ready: its route follows.
+        let is_new = route.state == State::Creating;
+        let flights = self.flights.get();
+        let waking = async {
+            match flights {
+                Some(flights) if is_new => {
+                    let soon = deadline.min(Instant::now() + ARRIVING);
+                    flights.look_on(route, soon).await
+                }
+                Some(flights) => flights.wake(route, deadline).await,
+                None => {
+                    tokio::time::sleep(ARRIVING).await;
+                    Err(WakeError::Failed)
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = waking => outcome,
+            shown = self.shown(route) => Ok(shown),
+        }
+    }
+}

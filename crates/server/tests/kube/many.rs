@@ -1,0 +1,341 @@
+//! Several APIs and gateways, each with a watch of its own that may lag: what one of them did is seen
+//! through all of them.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use http::Method;
+use kit::Tasks;
+use model::lifecycle::Phase;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use standin_kube::Standin;
+use tempfile::TempDir;
+
+use crate::{
+    daemon,
+    http::{Answer, send},
+    installation::{Installation, Made, Role, User},
+};
+
+/// Where processes are started. Each acts as a user of its own, so that its watches can be held.
+struct Base {
+    installation: Installation,
+    env: Vec<(&'static str, String)>,
+    kubeconfigs: TempDir,
+    /// Of nodes.
+    _tasks: Tasks,
+}
+
+impl Base {
+    async fn new() -> Self {
+        let installation = Installation::new().await;
+        let tasks = Tasks::default();
+        let standin = installation.cluster.as_standin().unwrap();
+        let node = daemon::start(standin, &tasks).await.to_string();
+        Self {
+            env: vec![
+                ("DORMOUSE_KUBERNETES_NODE_DAEMON", "on".into()),
+                ("DORMOUSE_KUBERNETES_NODE_PORT", node),
+            ],
+            kubeconfigs: tempfile::tempdir().unwrap(),
+            installation,
+            _tasks: tasks,
+        }
+    }
+
+    /// Starts a process as a user.
+    fn run(&self, role: &str, user: &str, seeds: &str) -> Role {
+        let text = fs::read_to_string(self.installation.cluster.kubeconfig()).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        config["users"][0]["user"]["as"] = user.into();
+        let path = self.kubeconfigs.path().join(user);
+        kit::durable::write_file(&path, config.to_string().as_bytes(), 0o600).unwrap();
+        let mut env: Vec<(&str, &str)> = self.env.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        env.push(("DORMOUSE_PEER_SEEDS", seeds));
+        env.push(("DORMOUSE_KUBERNETES_KUBECONFIG", path.to_str().unwrap()));
+        self.installation.start(role, &env)
+    }
+}
+
+/// Processes of one installation.
+struct Many {
+    gateways: Vec<Role>,
+    apis: Vec<Role>,
+    control: Role,
+    /// Last: their logs are in it.
+    base: Base,
+}
+
+impl Many {
+    async fn start(gateways: usize, apis: usize) -> Self {
+        let mut base = Base::new().await;
+        let (mut listed, mut started) = (Vec::new(), Vec::new());
+        for number in 0..gateways {
+            let gateway = base.run("gateway", &format!("gateway-{number}"), &listed.join(","));
+            listed.push(gateway.address("serving", "peers").await.to_string());
+            started.push(gateway);
+        }
+        let listed = listed.join(",");
+        base.env
+            .push(("DORMOUSE_KUBERNETES_GATEWAYS", listed.clone()));
+        let many = Self {
+            gateways: started,
+            control: base.run("control", "control", &listed),
+            apis: (0..apis)
+                .map(|number| base.run("api", &format!("api-{number}"), &listed))
+                .collect(),
+            base,
+        };
+        let all = || {
+            many.gateways
+                .iter()
+                .chain(&many.apis)
+                .chain([&many.control])
+        };
+        for role in all() {
+            role.ready().await;
+        }
+        let others = all().count() - 1;
+        for role in all() {
+            let linked = format!("dormouse_mesh_links{{made_by=\"us\"}} {others}");
+            role.shows(&linked).await;
+        }
+        many
+    }
+
+    fn standin(&self) -> &Arc<Standin> {
+        self.base.installation.cluster.as_standin().unwrap()
+    }
+
+    async fn user_of(&self, api: usize) -> User {
+        User {
+            api: self.apis[api].url().await,
+            key: self.base.installation.key.clone(),
+        }
+    }
+
+    /// Asks the agent of a sandbox how it is, through a gateway.
+    async fn use_through(&self, gateway: usize, made: &Made) -> Result<Answer, String> {
+        visit(self.gateways[gateway].url().await, made, &[]).await
+    }
+}
+
+async fn visit(gateway: String, made: &Made, more: &[(&str, &str)]) -> Result<Answer, String> {
+    let url = format!("{gateway}/-/{}/49983/health", made.id);
+    let token = [("x-access-token", made.token.as_str())];
+    send(Method::GET, &url, &[&token[..], more].concat(), "").await
+}
+
+fn path(made: &Made) -> String {
+    format!("/sandboxes/{}", made.id)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_one_api_did_is_so_at_every_gateway_at_once_although_their_watches_bring_nothing() {
+    let many = Many::start(3, 2).await;
+    for gateway in 0..3 {
+        let user = format!("gateway-{gateway}");
+        many.standin().faults().hold_watches_of(&user);
+    }
+    let user = many.user_of(0).await;
+    let made = user
+        .create(json!({"secure": true, "autoPause": true, "autoResume": {"enabled": true}}))
+        .await;
+    for gateway in 0..3 {
+        let used = many.use_through(gateway, &made).await.unwrap();
+        used.is(204);
+    }
+    // Asleep: each of them knows, and wakes it.
+    for gateway in 0..3 {
+        let pause = format!("{}/pause", path(&made));
+        user.ask(Method::POST, &pause, json!({})).await.is(204);
+        let woken = many.use_through(gateway, &made).await.unwrap();
+        woken.is(204);
+    }
+    user.ask(Method::DELETE, &path(&made), Value::Null)
+        .await
+        .is(204);
+    for gateway in 0..3 {
+        let gone = many.use_through(gateway, &made).await.unwrap();
+        gone.is(502);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_done_through_one_api_is_read_through_another_whose_watch_is_slow() {
+    let many = Many::start(1, 2).await;
+    let [one, other] = [many.user_of(0).await, many.user_of(1).await];
+    let kept = one.create(json!({})).await;
+    let faults = many.standin().faults();
+    for round in 0..3 {
+        faults.hold_watches_of("api-1");
+        let made = one.create(json!({})).await;
+        let path = path(&made);
+        let slow = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            faults.release_watches_of("api-1");
+        };
+        let (state, ()) = tokio::join!(other.state(&made.id), slow);
+        assert_eq!(state, "running", "{round}");
+        faults.hold_watches_of("api-1");
+        one.ask(Method::DELETE, &path, Value::Null).await.is(204);
+        let slow = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            faults.release_watches_of("api-1");
+        };
+        let listing = other.ask(Method::GET, "/v2/sandboxes", Value::Null);
+        let (list, ()) = tokio::join!(listing, slow);
+        let list = list.is(200).json();
+        let ids: Vec<&str> = list.as_array().unwrap().iter().map(id_of).collect();
+        assert_eq!(ids, [kept.id.as_str()], "{round}");
+        other.ask(Method::GET, &path, Value::Null).await.is(404);
+    }
+    // One that is stuck says so, instead of what is not so any more.
+    faults.hold_watches_of("api-1");
+    one.ask(Method::DELETE, &path(&kept), Value::Null)
+        .await
+        .is(204);
+    other
+        .ask(Method::GET, &path(&kept), Value::Null)
+        .await
+        .is(503);
+    faults.release_watches_of("api-1");
+}
+
+fn id_of(listed: &Value) -> &str {
+    listed["sandboxID"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_brings_a_version_is_answered_by_that_or_told_to_come_again() {
+    let many = Many::start(1, 2).await;
+    let [one, other] = [many.user_of(0).await, many.user_of(1).await];
+    let made = one.create(json!({"secure": true})).await;
+    let gateway = many.gateways[0].url().await;
+    let with = |version: &str| {
+        let (gateway, version) = (gateway.clone(), version.to_owned());
+        let made = &made;
+        async move { visit(gateway, made, &[("dormouse-version", &version)]).await }
+    };
+    let deadline = format!("{}/timeout", path(&made));
+    let moved = one
+        .ask(Method::POST, &deadline, json!({"timeout": 900}))
+        .await;
+    let version = moved.is(204).header("dormouse-version").unwrap();
+    with(&version).await.unwrap().is(204);
+    with("soon").await.unwrap().is(400);
+    let never = (version.parse::<u64>().unwrap() + 1_000_000).to_string();
+    with(&never).await.unwrap().is(503);
+    let headers = [
+        ("x-api-key", other.key.reveal()),
+        ("dormouse-version", version.as_str()),
+    ];
+    let url = format!("{}{}", other.api, path(&made));
+    let read = send(Method::GET, &url, &headers, "").await.unwrap();
+    read.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_gateway_that_starts_while_the_api_server_is_away_serves_what_another_one_knows() {
+    let mut many = Many::start(1, 1).await;
+    let user = many.user_of(0).await;
+    let made = user.create(json!({"secure": true})).await;
+    many.standin().stop().await;
+    let first = many.gateways[0].address("serving", "peers").await;
+    let late = many.base.run("gateway", "late", &first.to_string());
+    late.ready().await;
+    many.gateways.push(late);
+    many.use_through(1, &made).await.unwrap().is(204);
+    let nobody = Made {
+        id: "inobody".into(),
+        token: String::new(),
+    };
+    many.use_through(1, &nobody).await.unwrap().is(502);
+    many.standin().resume().await.unwrap();
+    // By its own watch from then on.
+    let made = user.create(json!({"secure": true})).await;
+    many.use_through(1, &made).await.unwrap().is(204);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_gateway_that_stands_still_is_waited_for_once_and_caught_up_with_later() {
+    let many = Many::start(2, 1).await;
+    let user = many.user_of(0).await;
+    many.gateways[1].signal(Signal::STOP);
+    let mut last = None;
+    for _ in 0..5 {
+        let made = user.create(json!({"secure": true})).await;
+        many.use_through(0, &made).await.unwrap().is(204);
+        last = Some(made);
+    }
+    let late = "dormouse_mesh_late_total 1";
+    many.apis[0].shows(late).await;
+    many.gateways[1].signal(Signal::CONT);
+    many.apis[0]
+        .shows("dormouse_mesh_listeners{standing=\"late\"} 0")
+        .await;
+    many.standin().faults().hold_watches_of("gateway-1");
+    let made = user.create(json!({"secure": true})).await;
+    for made in [last.unwrap(), made] {
+        many.use_through(1, &made).await.unwrap().is(204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_sleeper_that_is_asked_for_at_three_gateways_at_once_is_woken_once() {
+    let many = Many::start(3, 1).await;
+    let user = many.user_of(0).await;
+    let made = user
+        .create(json!({"secure": true, "autoPause": true, "autoResume": {"enabled": true}}))
+        .await;
+    let pause = format!("{}/pause", path(&made));
+    user.ask(Method::POST, &pause, json!({})).await.is(204);
+    let asleep = many
+        .base
+        .installation
+        .until(&made.id, |s| s.status.phase == Phase::Paused)
+        .await;
+    let asking = (0..3).flat_map(|gateway| (0..4).map(move |_| gateway));
+    let answers = join_all(asking.map(|gateway| many.use_through(gateway, &made))).await;
+    for answer in answers {
+        answer.unwrap().is(204);
+    }
+    let awake = many
+        .base
+        .installation
+        .until(&made.id, |s| s.status.phase == Phase::Running)
+        .await;
+    assert_eq!(awake.status.sleeps.woken, asleep.status.sleeps.woken + 1);
+    let asked = awake.metadata.generation.0 - asleep.metadata.generation.0;
+    assert_eq!(asked, 1, "writes of what is wanted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_that_wait_at_a_gateway_that_is_killed_are_cut_off_and_others_are_served() {
+    let mut many = Many::start(2, 1).await;
+    let user = many.user_of(0).await;
+    let made = user
+        .create(json!({"secure": true, "autoPause": true, "autoResume": {"enabled": true}}))
+        .await;
+    let pause = format!("{}/pause", path(&made));
+    user.ask(Method::POST, &pause, json!({})).await.is(204);
+    many.control.signal(Signal::STOP);
+    let [kept, killed] = [many.gateways[0].url().await, many.gateways[1].url().await];
+    let doomed = many.gateways.remove(1);
+    let killing = async {
+        for gateway in [&many.gateways[0], &doomed] {
+            gateway.shows("dormouse_wake_parked_requests 1").await;
+        }
+        doomed.kill();
+        many.control.signal(Signal::CONT);
+    };
+    let (one, other, ()) = tokio::join!(
+        visit(kept.clone(), &made, &[]),
+        visit(killed, &made, &[]),
+        killing
+    );
+    one.unwrap().is(204);
+    assert!(other.is_err(), "{other:?}");
+    visit(kept, &made, &[]).await.unwrap().is(204);
+}
