@@ -116,8 +116,8 @@ pub struct Core {
     waits: Waits,
     /// All that any peer vouched for up to here was taken.
     vouched: Version,
-    /// A peer had forgotten what is newer than the own mark, and was itself this far.
-    behind: Option<Version>,
+    /// A peer had forgotten what is newer than the own mark, was itself this far, and said so then.
+    behind: Option<(Version, Duration)>,
     joining: Option<Joining>,
     /// Whom to ask next.
     turns: Vec<LinkId>,

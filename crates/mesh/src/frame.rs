@@ -116,7 +116,7 @@ pub enum Answer {
     Unsynced,
 }
 
-/// A part of an answer. The next one follows when it is asked for.
+/// A part of an answer. A few come at once; each further one when one is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Of the question.

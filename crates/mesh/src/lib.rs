@@ -9,8 +9,8 @@
 //! - Who knows nothing yet takes everything another knows.
 //!
 //! What is exchanged are [`routes::Message`]s, and the rules of the table decide what becomes of
-//! them: the mesh adds none. A peer that lies, repeats itself or comes late changes nothing but
-//! counters.
+//! them: the mesh adds none. What is lost, late or repeated changes nothing in the end. Who holds the
+//! peer key is believed, as one who could write the store; nobody else is heard.
 //!
 //! ```text
 //!   say ──▶ ring ──▶ a place in it for each peer ──▶ Push ─── link ───▶ table or ear

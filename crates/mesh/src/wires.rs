@@ -34,8 +34,8 @@ pub const ALPN: &[u8] = b"dormouse-mesh";
 const DIAL: Duration = Duration::from_secs(2);
 /// How long what was sent before a link is closed may take to leave.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How much is written at once.
-const WRITE: usize = 64 << 10;
+/// How much is read and written at once, and kept for it while a link is idle.
+const BUFFER: usize = 16 << 10;
 
 /// What a link is made of.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -154,7 +154,7 @@ async fn reading(
     events: &mpsc::Sender<Event>,
     bytes: &Bytes,
 ) -> Why {
-    let mut read = tokio::io::BufReader::with_capacity(WRITE, read);
+    let mut read = tokio::io::BufReader::with_capacity(BUFFER, read);
     let mut body = Vec::new();
     loop {
         let mut length = [0; LENGTH];
@@ -183,7 +183,7 @@ async fn reading(
             return Why::Leaving;
         }
         // A full snapshot's parts are large, and seldom.
-        body.shrink_to(WRITE);
+        body.shrink_to(BUFFER);
     }
 }
 
@@ -222,7 +222,7 @@ async fn writing(
                     return Why::TooLong;
                 }
             }
-            if buffer.len() >= WRITE {
+            if buffer.len() >= BUFFER {
                 break;
             }
             next = frames.try_recv().ok();
@@ -235,7 +235,7 @@ async fn writing(
         if written.await.is_err() {
             return Why::Closed;
         }
-        buffer.shrink_to(WRITE);
+        buffer.shrink_to(BUFFER);
     }
     let _ = write.shutdown().await;
     Why::Closed

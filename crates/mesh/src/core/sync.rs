@@ -20,6 +20,8 @@ use crate::frame::{Answer, Ask, Frame, More, Part};
 
 /// The most messages of one part: far below the longest frame, whatever is in them.
 const PART: usize = 512;
+/// How many parts may be on their way: while one is read the next is written.
+const AHEAD: usize = 3;
 
 /// An answer on its way to who asked.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ impl Core {
             return;
         }
         let mark = self.mark();
-        self.behind = self.behind.filter(|behind| *behind > mark);
+        self.behind = self.behind.filter(|(behind, _)| *behind > mark);
         // Those that have gone since the order was made are passed over.
         for _ in 0..2 {
             while let Some(id) = self.turns.pop() {
@@ -122,7 +124,9 @@ impl Core {
         if let Some(link) = self.links.get_mut(&id) {
             link.giving = Some(giving);
         }
-        self.continue_answer(id, ask.round);
+        for _ in 0..AHEAD {
+            self.continue_answer(id, ask.round);
+        }
     }
 
     fn answer_to(&mut self, ask: Ask) -> Giving {
@@ -167,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Sends the next part. One that was overtaken by another question is not continued.
+    /// Sends the next part, if there is one. What was overtaken by another question is not continued.
     pub(super) fn continue_answer(&mut self, id: LinkId, round: u64) {
         let Some(link) = self.links.get_mut(&id) else {
             return;
@@ -292,12 +296,14 @@ impl Core {
             return;
         }
         match self.behind {
-            Some(behind) if behind > mark && self.joining.is_none() => {
-                self.behind = None;
-                self.ask_for(id, true, now);
+            None => self.behind = Some((watched, now)),
+            Some((behind, since)) => {
+                let is_long = now >= since + self.options.sync_interval;
+                if behind > mark && is_long && self.joining.is_none() {
+                    self.behind = None;
+                    self.ask_for(id, true, now);
+                }
             }
-            Some(_) => {}
-            None => self.behind = Some(watched),
         }
     }
 }
