@@ -1,6 +1,8 @@
 //! Putting a sandbox's files to sleep, beside the least that it can cost: an archive of the same
 //! change, hashed and synced; and beside `tar | zstd` and the bare disk where the change is large.
 //!
+//! With the word `resumes`, only those are measured.
+//!
 //! Needs root, `zstd`, and the agent as it is handed out:
 //! `cargo build --profile agent -p dormouse-agent --target x86_64-unknown-linux-musl`.
 
@@ -42,9 +44,14 @@ fn main() -> Done {
     // Beside the program: the file system that is built on, never one in memory.
     let directory = tempfile::tempdir_in(program.parent().unwrap_or(Path::new(".")))?;
     let bench = Bench::new(directory.path(), &program)?;
-    bench.small_changes()?;
-    bench.resumes()?;
-    bench.large_change()
+    match std::env::args().nth(1).as_deref() {
+        Some("resumes") => bench.resumes(),
+        _ => {
+            bench.small_changes()?;
+            bench.resumes()?;
+            bench.large_change()
+        }
+    }
 }
 
 fn fence(number: u128, generation: u64) -> Fence {
