@@ -35,6 +35,8 @@ const CONTROL: &[Rule] = &[
     ),
     (GROUP, &["sandboxpools", "sandboxclaims"], CHANGE),
     (GROUP, &["sandboxtemplates", "apikeys", "teams"], READ),
+    // The template that clients mean when they name none, where an image is set for it.
+    (GROUP, &["sandboxtemplates"], &["create"]),
     (
         GROUP,
         &[
