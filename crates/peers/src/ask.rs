@@ -24,15 +24,6 @@ use crate::{
 /// Where the gateways are; nothing while that is not known.
 pub type Members = watch::Receiver<Option<BTreeSet<SocketAddr>>>;
 
-/// What whoever asks wants to hear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
-    /// Who is in use, and how far they have heard.
-    Use,
-    /// How far they have heard.
-    Versions,
-}
-
 /// All gateways. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Peers {
@@ -40,7 +31,6 @@ pub struct Peers {
     links: Arc<Mutex<BTreeMap<SocketAddr, Arc<Link>>>>,
     past: Arc<Mutex<Past>>,
     clock: Arc<dyn Clock>,
-    interest: Interest,
 }
 
 impl Peers {
@@ -49,7 +39,6 @@ impl Peers {
     pub fn start(
         members: Members,
         identity: Identity,
-        interest: Interest,
         clock: Arc<dyn Clock>,
         entropy: Arc<Entropy>,
         tasks: &Tasks,
@@ -59,13 +48,11 @@ impl Peers {
             links: Arc::default(),
             past: Arc::default(),
             clock: Arc::clone(&clock),
-            interest,
         };
         let means = Means {
             identity,
             clock,
             entropy,
-            interest,
         };
         let keeper = Keeper {
             peers: peers.clone(),
@@ -112,7 +99,7 @@ impl Peers {
         let Some(links) = self.listed() else {
             return false;
         };
-        let (version, interest) = (version.to_u64(), self.interest);
+        let version = version.to_u64();
         // Names of records need no escaping.
         let path = format!("/v1/seen?namespace={namespace}&name={name}&version={version}");
         let asked = links.into_iter().map(|link| {
@@ -120,10 +107,7 @@ impl Peers {
             async move {
                 let link = link?;
                 let seen: Seen = link.call(path).await.ok()?;
-                // Who does not follow use hears of no end of it.
-                if interest == Interest::Use {
-                    link.view.lock().take_seen(&seen);
-                }
+                link.view.lock().take_seen(&seen);
                 seen.seen.then_some(())
             }
         });

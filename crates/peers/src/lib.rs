@@ -1,9 +1,9 @@
-//! What gateways tell the other processes of an installation.
+//! What gateways tell the control loop of their installation.
 //!
 //! ```text
-//!  control ─┐  GET /v1/activity   one stream of frames: who is in use, and since when no more
-//!           ├─ GET /v1/seen       waits until the gateway goes by a version; answers with the use then
-//!  api ─────┘  POST /v1/drained   waits until nothing is inside a delivery
+//!           ┌─ GET /v1/activity   one stream of frames: who is in use, and since when no more
+//!  control ─┼─ GET /v1/seen       waits until the gateway goes by a version; answers with the use then
+//!           └─ POST /v1/drained   waits until nothing is inside a delivery
 //! ```
 //!
 //! Whoever asks keeps one connection to each gateway, made by [`peer`]'s identity on both sides, and
@@ -31,7 +31,7 @@ mod link;
 pub mod serve;
 pub mod view;
 
-pub use ask::{Interest, Members, Peers};
+pub use ask::{Members, Peers};
 pub use frame::Used;
 pub use serve::{Desk, Front, Noted};
 pub use view::Known;

@@ -15,7 +15,6 @@ use thiserror::Error;
 use tokio::{net::TcpStream, time::timeout};
 
 use crate::{
-    ask::Interest,
     frame::Frame,
     view::{Past, View},
 };
@@ -72,7 +71,6 @@ pub(crate) struct Means {
     pub(crate) identity: Identity,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<Entropy>,
-    pub(crate) interest: Interest,
 }
 
 impl Link {
@@ -128,13 +126,7 @@ impl Link {
         let mut connection = std::pin::pin!(connection);
         let following = async {
             *self.sender.lock() = Some(sender.clone());
-            match means.interest {
-                Interest::Use => self.follow(sender, means, attempt).await,
-                Interest::Versions => {
-                    *attempt = 0;
-                    std::future::pending().await
-                }
-            }
+            self.follow(sender, means, attempt).await
         };
         tokio::select! {
             ended = &mut connection => match ended {

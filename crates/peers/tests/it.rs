@@ -22,7 +22,7 @@ use kit::{Clock, Entropy, SystemClock, Tasks};
 use model::{Epoch, Name, Namespace, Uid, Version};
 use parking_lot::Mutex;
 use peer::{Identity, Keys};
-use peers::{Desk, Front, Interest, Known, Noted, Peers, Used, frame::Seen};
+use peers::{Desk, Front, Known, Noted, Peers, Used, frame::Seen};
 use tokio::{net::TcpListener, sync::watch};
 
 const ONE: Uid = Uid::from_random(1);
@@ -136,7 +136,7 @@ fn ask(addresses: &[SocketAddr], key: &str, tasks: &Tasks) -> (Peers, Listed) {
     let (listed, members) = watch::channel(Some(addresses.iter().copied().collect()));
     let clock = Arc::new(SystemClock::default());
     let entropy = Arc::new(Entropy::from_os());
-    let peers = Peers::start(members, identity(key), Interest::Use, clock, entropy, tasks);
+    let peers = Peers::start(members, identity(key), clock, entropy, tasks);
     (peers, listed)
 }
 

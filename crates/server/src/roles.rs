@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!  dormouse api ──intent──▶ API server ◀──watch── dormouse gateway ◀──bytes── client
-//!       │                      ▲                      │  ▲
-//!       │ have seen?           │ observed             │  │ use, have seen?
-//!       └──────────▶ gateways  └── dormouse control ──┼──┘
-//!                                  (one leads) ──▶ Pods
+//!       ▲                      ▲                      ▲  ▲
+//!       │                      │ observed             │  │ use, have seen?
+//!       │                      └── dormouse control ──┼──┘
+//!       │                          (one leads) ▲ ──▶ Pods
+//!       └───── what each of them wrote ────────┴──────┘
 //! ```
 //!
 //! The parts are those of one machine; what stands behind the ports differs: the store is the API
 //! server, the runtime is Pods, and what parts of one process told each other in memory goes between
-//! processes by [`peers`]. What makes sense on one machine only (images of this host, builds, logs of
+//! processes: use by [`peers`], changes of routes by [`mesh`]. What makes sense on one machine only (images of this host, builds, logs of
 //! processes, the resource API, which is the API server's) is not here.
 //!
 //! | Module | What it holds |
@@ -20,7 +21,7 @@
 //! | [`control`], [`api`], [`gateway`], [`node`] | the roles |
 //! | [`company`], [`announcing`] | the other processes, and a store that tells them what was written |
 //! | [`written`], [`waking`] | what a gateway makes of what they say, and how it wakes sandboxes |
-//! | [`far`] | gateways in other processes, as control and API ask for them, and the other side of it |
+//! | [`far`] | gateways as control asks for them, and the other side of it; what an API tells and hears |
 //! | [`events`] | what people read, also as Events of Kubernetes |
 
 mod announcing;

@@ -8,12 +8,12 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use kit::Tasks;
-use mesh::{Book, Heard, Means, Mesh, Options, Role, Stats};
+use mesh::{Book, Heard, Means, Mesh, Options, Role, Seeds, Stats};
 use model::Version;
 use peer::Identity;
 use routes::Message;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, lookup_host},
     sync::watch,
     time::{sleep, timeout},
 };
@@ -30,6 +30,8 @@ use crate::{
 /// How long a process that has just started may take to meet the others.
 const MEETING: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long the API server may take to say where they are, before they are looked for by name.
+const ASK_NAMES: Duration = Duration::from_secs(2);
 
 /// What a role brings.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ pub(crate) struct Brings {
 #[derive(Clone, Debug)]
 pub(crate) struct Company {
     pub(crate) mesh: Mesh,
-    seeds: watch::Receiver<Option<BTreeSet<SocketAddr>>>,
+    seeds: Seeds,
     tasks: Tasks,
 }
 
@@ -74,7 +76,10 @@ impl Company {
         let seeds = match &settings.peer_seeds {
             Places::None => watch::channel(Some(BTreeSet::new())).1,
             Places::Fixed(at) => watch::channel(Some(at.iter().copied().collect())).1,
-            Places::Service(name) => ground.endpoints(name, &tasks),
+            Places::Service(name) => {
+                let endpoints = ground.endpoints(name, &tasks);
+                or_by_name(endpoints, name.clone(), bound.port(), &tasks)
+            }
         };
         let means = Means {
             book: brings.book,
@@ -128,6 +133,41 @@ impl Crier for Mesh {
     fn say(&self, message: Message) {
         Self::say(self, message);
     }
+}
+
+/// Those whom the API server lists and, while it does not say, those whom the name of their Service leads
+/// to: name servers go on while it is away. All of them listen on one port.
+fn or_by_name(mut listed: Seeds, name: Box<str>, port: u16, tasks: &Tasks) -> Seeds {
+    let (tell, seeds) = watch::channel(None);
+    let stop = tasks.stopping().clone();
+    let following = async move {
+        while listed.borrow_and_update().is_none() {
+            match timeout(ASK_NAMES, listed.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    // One that leads nowhere now may do so later.
+                    let found = lookup_host((&*name, port)).await;
+                    let found = found.map(BTreeSet::from_iter).unwrap_or_default();
+                    tell.send_replace(Some(found).filter(|found| !found.is_empty()));
+                }
+            }
+        }
+        loop {
+            let now = listed.borrow_and_update().clone();
+            tell.send_replace(now);
+            if listed.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    tasks.spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = following => {}
+        }
+    });
+    seeds
 }
 
 /// What the installation is called. Without the API server's help: a process joins also while that is
@@ -262,5 +302,25 @@ pub(crate) fn lines(page: &mut Page, stats: &Stats) {
     );
     for (why, count) in &counts.ended {
         page.line(name, &[("why", why.label())], *count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn others_are_found_by_name_until_the_api_server_says_where_they_are() {
+        let tasks = Tasks::default();
+        let (say, listed) = watch::channel(None);
+        let mut seeds = or_by_name(listed, "localhost".into(), 7945, &tasks);
+        let named = seeds.wait_for(Option::is_some).await.unwrap().clone();
+        let is_here = |at: &SocketAddr| at.ip().is_loopback() && at.port() == 7945;
+        assert!(named.unwrap().iter().all(is_here));
+        let told = BTreeSet::from(["10.0.0.1:7945".parse().unwrap()]);
+        say.send_replace(Some(told.clone()));
+        let is_told = |now: &Option<_>| now.as_ref() == Some(&told);
+        seeds.wait_for(is_told).await.unwrap();
+        let _ = tasks.drain(MEETING).await;
     }
 }

@@ -19,7 +19,7 @@ use cluster_kube::{
 use control::{Reception, Standing, events::StoredEvents, history::Retention, world::NoWaiters};
 use kit::Tasks;
 use model::{Sandbox, SandboxId, sandbox::Access, template::TemplateSpec};
-use peers::{Interest, Peers};
+use peers::Peers;
 use store_kube::proof;
 use tokio::time::Instant;
 
@@ -190,7 +190,7 @@ async fn start(
         };
         ensure_base(&**store, spec).await?;
     }
-    let peers = ground.gateways(settings, Interest::Use, tasks)?;
+    let peers = ground.gateways(settings, tasks)?;
     let gateways = Arc::new(FarGateways(peers.clone()));
     let engine = Engine::of_cluster(
         settings,

@@ -67,19 +67,17 @@ impl Told {
 
 #[async_trait]
 impl e2b::ports::Followers for Told {
-    async fn have_seen(&self, key: &Key, version: Version) {
+    async fn have_seen(&self, key: &Key, mut version: Version) {
         let Some((mesh, sandboxes)) = self.0.get() else {
             return;
         };
         // What another process wrote, that one told: perhaps not yet, or not everybody.
         let seen = sandboxes.find(key).and_then(|sandbox| Route::of(&sandbox));
         if let Some(route) = seen.filter(|route| route.version >= version) {
-            let version = route.version;
+            version = route.version;
             mesh.say(Message::from(route));
-            mesh.heard(version).await;
-        } else {
-            mesh.heard(version).await;
         }
+        mesh.heard(version).await;
     }
 }
 
