@@ -61,6 +61,8 @@ use crate::{
 
 /// How often it is looked whether something has ended.
 const LOOK: Duration = Duration::from_millis(50);
+/// The same for what is about to happen.
+const LOOK_CLOSELY: Duration = Duration::from_millis(1);
 /// The template that is there from the first start on.
 const BASE: &str = "base";
 
@@ -208,6 +210,7 @@ impl DataPlane {
         let options = gateway_options(on.settings);
         let calls = Calls::default();
         let router = calls.counted(e2b::router(Arc::clone(&api)));
+        wait_for_routes(&routes, deadline).await?;
         let doors = on.entry.open_up();
         // Before anybody is let in: who puts a sandbox to sleep must not take the gateway for absent.
         let activity = gateway::Activity::new(Arc::clone(on.clock));
@@ -410,6 +413,17 @@ pub(crate) fn feed_routes(
         }
     });
     table
+}
+
+/// Waits until all sandboxes are known: who waits to be let in is not to be told that they are not.
+async fn wait_for_routes(table: &Table, deadline: Instant) -> anyhow::Result<()> {
+    while !table.synced() {
+        if Instant::now() >= deadline {
+            bail!("the routes to sandboxes could not be read in time");
+        }
+        sleep(LOOK_CLOSELY).await;
+    }
+    Ok(())
 }
 
 /// What the API says of sandboxes.

@@ -24,7 +24,14 @@ use crate::{
 };
 
 /// Long enough for what a test does meanwhile.
-const PATIENT: [&str; 4] = ["--runtime", "local", "--drain-timeout", "60s"];
+const PATIENT: [&str; 6] = [
+    "--runtime",
+    "local",
+    "--drain-timeout",
+    "60s",
+    "--ssh-listen",
+    "127.0.0.1:0",
+];
 
 fn start() -> Server {
     agent();
@@ -44,9 +51,25 @@ impl Server {
         url.strip_prefix("http://").unwrap().to_owned()
     }
 
+    /// The first words of whoever serves SSH.
+    fn ssh_says(&self) -> String {
+        let line = self
+            .announced
+            .lines()
+            .find(|line| line.contains("ssh SANDBOX_ID@"));
+        let (_, port) = line.unwrap().rsplit_once(' ').unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
+        let mut said = [0; 8];
+        stream.read_exact(&mut said).unwrap();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
     /// Begins to take over, as another server would.
     fn would_be(&self) -> WouldBe {
-        let stream = UnixStream::connect(self.data().join("handover")).unwrap();
+        // One that has only just started over serves a moment before it can be replaced.
+        let stream = until("it can be replaced", || {
+            UnixStream::connect(self.data().join("handover")).ok()
+        });
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
@@ -182,6 +205,7 @@ fn nobody_is_refused_and_what_is_inside_goes_on_and_counts_as_use() {
     });
     let mut old = old.unwrap();
     assert_eq!(failures, [""; 0], "of {}", asked.load(Ordering::Relaxed));
+    assert_eq!(server.ssh_says(), "SSH-2.0-");
     // Longer than it may idle: who is inside by the old one keeps it awake.
     thread::sleep(Duration::from_secs(6));
     assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
@@ -211,8 +235,9 @@ fn a_server_that_would_not_start_changes_nothing() {
     assert!(server.upgrade(&flags).unwrap_err().contains("/nowhere"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
-    let flags = [&PATIENT[..], &["--ssh-listen", &at]].concat();
-    assert!(server.upgrade(&flags).unwrap_err().contains("ssh.listen"));
+    let flags = [&PATIENT[..], &["--metrics-listen", &at]].concat();
+    let refused = server.upgrade(&flags).unwrap_err();
+    assert!(refused.contains("metrics.listen"), "{refused}");
     std::fs::rename(server.data().join("FORMAT"), server.data().join("F")).unwrap();
     let format = server.data().join("FORMAT");
     kit::durable::write_file(&format, b"7\n", 0o644).unwrap();
@@ -284,6 +309,16 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     server.child = next.join().unwrap().unwrap();
+    assert_eq!(server.inside(&id, "echo here"), "here\n");
+    // Or while it sees out who is inside, which ends that: what it kept awake may sleep then.
+    let open = Open::into(&server, &id);
+    let mut old = server.upgrade(&PATIENT).unwrap();
+    old.kill().unwrap();
+    old.wait().unwrap();
+    server.has_said("the server that was replaced is gone", 1);
+    drop(open);
+    server.run(&format!("sandbox pause {id}")).ok();
+    server.run(&format!("sandbox resume {id}")).ok();
     assert_eq!(server.inside(&id, "echo here"), "here\n");
     server.run(&format!("sandbox kill {id}")).ok();
     until("it is gone", || {

@@ -25,7 +25,10 @@ use model::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use standin_kube::testing::{TestCluster, standin};
+use standin_kube::{
+    Options,
+    testing::{TestCluster, standin, standin_with},
+};
 use store::{Query, Store, StoreExt as _};
 use store_kube::{KubeStore, crds};
 use tempfile::TempDir;
@@ -60,9 +63,20 @@ impl Installation {
         bare
     }
 
+    /// The same on a cluster that listens elsewhere.
+    pub(crate) async fn at(options: Options) -> Self {
+        let mut bare = Self::on(standin_with(options).await.unwrap()).await;
+        bare.define().await;
+        bare.key = bare.furnish().await;
+        bare
+    }
+
     /// A cluster that knows nothing of us.
     pub(crate) async fn bare() -> Self {
-        let cluster = standin().await.unwrap();
+        Self::on(standin().await.unwrap()).await
+    }
+
+    async fn on(cluster: TestCluster) -> Self {
         let home = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("seal", "a seal that only these processes share 0123456789"),
@@ -116,9 +130,20 @@ impl Installation {
 
     /// Starts a role.
     pub(crate) fn start(&self, role: &str, more: &[(&str, &str)]) -> Role {
+        self.start_by(dormouse(self.home.path()), role, more)
+    }
+
+    /// Starts a role in a network namespace.
+    pub(crate) fn start_in(&self, namespace: &str, role: &str, more: &[(&str, &str)]) -> Role {
+        let mut command = program("ip", self.home.path());
+        command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_dormouse")]);
+        self.start_by(command, role, more)
+    }
+
+    fn start_by(&self, mut command: Command, role: &str, more: &[(&str, &str)]) -> Role {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let log = self.home.path().join(format!("{role}-{number}.log"));
-        let child = dormouse(self.home.path())
+        let child = command
             .arg(role)
             .env("DORMOUSE_KUBERNETES_KUBECONFIG", self.cluster.kubeconfig())
             .env("DORMOUSE_KUBERNETES_NAMESPACE", self.team.as_str())
@@ -141,7 +166,17 @@ impl Installation {
 
     /// Gateways, control loops and an API, all ready.
     pub(crate) async fn start_all(&self, gateways: usize, controls: usize) -> Roles {
-        let gateways: Vec<Role> = (0..gateways).map(|_| self.start("gateway", &[])).collect();
+        self.start_with(gateways, controls, &[]).await
+    }
+
+    /// The same, with more in their environment.
+    pub(crate) async fn start_with(
+        &self,
+        gateways: usize,
+        controls: usize,
+        env: &[(&str, &str)],
+    ) -> Roles {
+        let gateways: Vec<Role> = (0..gateways).map(|_| self.start("gateway", env)).collect();
         let mut listed = Vec::new();
         for gateway in &gateways {
             listed.push(gateway.address("serving", "peers").await.to_string());
@@ -155,6 +190,7 @@ impl Installation {
             ("DORMOUSE_KUBERNETES_NODE_DAEMON", "on"),
             ("DORMOUSE_KUBERNETES_NODE_PORT", node.as_str()),
         ];
+        let more = [&more[..], env].concat();
         let controls: Vec<Role> = (0..controls)
             .map(|_| self.start("control", &more))
             .collect();
@@ -166,6 +202,7 @@ impl Installation {
             gateways,
             controls,
             api,
+            env: more.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
         }
     }
 
@@ -253,6 +290,16 @@ pub(crate) struct Roles {
     pub(crate) gateways: Vec<Role>,
     pub(crate) controls: Vec<Role>,
     pub(crate) api: Role,
+    /// What more of the like are started with.
+    env: Vec<(String, String)>,
+}
+
+impl Roles {
+    /// What a further control loop or API is started with.
+    pub(crate) fn env(&self) -> Vec<(&str, &str)> {
+        let pairs = self.env.iter();
+        pairs.map(|(n, v)| (n.as_str(), v.as_str())).collect()
+    }
 }
 
 /// One process.
@@ -450,7 +497,11 @@ pub(crate) struct Made {
 
 /// The binary under test.
 fn dormouse(home: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+    program(env!("CARGO_BIN_EXE_dormouse"), home)
+}
+
+fn program(name: &str, home: &Path) -> Command {
+    let mut command = Command::new(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
     command
         .env_clear()

@@ -6,11 +6,15 @@
 #[allow(dead_code, reason = "shared with the tests of the runtime on Pods")]
 #[path = "../../../runtime-kube/tests/it/daemon.rs"]
 mod daemon;
+mod balancer;
 mod faults;
 mod http;
 mod installation;
 mod installs;
+mod lan;
 mod leaders;
 mod lives;
 mod many;
+mod partition;
+mod rolling;
 mod writers;
