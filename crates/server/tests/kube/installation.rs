@@ -202,7 +202,10 @@ impl Installation {
             gateways,
             controls,
             api,
-            env: more.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
+            env: more
+                .iter()
+                .map(|(n, v)| ((*n).into(), (*v).into()))
+                .collect(),
         }
     }
 

@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod balancer;
 #[allow(dead_code, reason = "shared with the tests of the runtime on Pods")]
 #[path = "../../../runtime-kube/tests/it/daemon.rs"]
 mod daemon;
-mod balancer;
 mod faults;
 mod http;
 mod installation;
