@@ -101,8 +101,8 @@ impl Ledger {
         self.take(account, id, wanted, quota::weigh_observed)
     }
 
-    /// Whether a sandbox that was written is within what its team may have, of all that were made before
-    /// it. One that is not in the cache has nothing before it.
+    /// Whether a sandbox that was written and not begun is within what its team may have, after all that
+    /// were begun or made before it. One that is not in the cache has nothing before it.
     ///
     /// # Errors
     /// If the others are too many already.
@@ -113,7 +113,8 @@ impl Ledger {
         let place = |sandbox: &Sandbox| (sandbox.metadata.creation_timestamp, sandbox.uid());
         let mut used = Used::default();
         for sandbox in self.sandboxes_of(&account.team) {
-            if place(&sandbox) < place(&own) {
+            let has_begun = sandbox.status.phase != Phase::Pending;
+            if sandbox.uid() != own.uid() && (has_begun || place(&sandbox) < place(&own)) {
                 self.add(&mut used, account, &sandbox, quota::weigh);
             }
         }

@@ -54,6 +54,13 @@ pub(crate) fn sandbox_lines(page: &mut Page, sandboxes: &SandboxCache) {
         let count = sandboxes.count_by(SandboxIndex::Phase, phase.as_str());
         page.line("dormouse_sandboxes", &[("phase", phase.as_str())], count);
     }
+    let name = "dormouse_sandboxes_unreadable";
+    page.family(
+        name,
+        "gauge",
+        "Records of sandboxes that do not fit their type, and are not acted on",
+    );
+    page.line(name, &[], sandboxes.stats().undecodable.len());
 }
 
 /// How sandboxes woke for traffic.
