@@ -1,18 +1,19 @@
 //! What goes on beside a start: its record, and a captured layer on its way into the writable one.
 //!
-//! Making the record durable, writing the layer and proving it takes about as long as all else that a
-//! start does before its first process runs, and neither looks at the other: so both go on at once.
+//! Making the record durable, and writing the layer and proving it, each take about as long as all
+//! else that a start does before its first process runs, and none looks at another: so all of it goes
+//! on at once.
 //!
 //! ```text
 //! start:   directories ─▶ cgroups ─▶ clone ─▶ mounts ─▶ the overlay ─▶ its own mounts ─▶ it runs
-//! beside:            └─▶ record durable ─▶ layer written ──┘    └─▶ layer proven ─────────┘
+//! beside:            ├─▶ layer written ────────────────┘└─▶ layer proven ─────────────────┤
+//!                    └─▶ record durable ──────────────────────────────────────────────────┘
 //! ```
 //!
-//! The record comes first because a sync takes along what was written before it. The overlay is
-//! mounted over a layer that is there; its first process runs once that is proven, and the record
-//! durable. So nothing runs over a layer that is not whole, and whoever finds it damaged has only
-//! directories and a process that waits to remove. That the files are on disk is not waited for: see
-//! `settle`.
+//! The overlay is mounted over a layer that is there; its first process runs once that is proven, and
+//! the record durable. So nothing runs over a layer that is not whole, and whoever finds it damaged
+//! has only directories and a process that waits to remove. That the files are on disk is not waited
+//! for: see `settle`.
 
 use std::{
     io,
@@ -42,7 +43,12 @@ pub(crate) struct Filling<'scope> {
 /// A writable layer that is filled, and may be another than it should: nothing may run over it yet.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Proving<'scope>(ScopedJoinHandle<'scope, Result<()>>);
+pub(crate) struct Proving<'scope> {
+    record: Beside<'scope>,
+    layer: Option<Beside<'scope>>,
+}
+
+type Beside<'scope> = ScopedJoinHandle<'scope, Result<()>>;
 
 impl Engine {
     /// Begins to make the record of a sandbox durable, and to fill its new writable layer. Whatever
@@ -55,31 +61,31 @@ impl Engine {
         place: &'env Place,
         record: &'env Record,
     ) -> Result<Filling<'scope>> {
-        let (tell, filled) = sync_channel(1);
-        let (work, filled): (Box<dyn FnOnce() -> Result<()> + Send + 'env>, _) = match &record.layer
-        {
-            None => (Box::new(|| place.write_record(record, true)), None),
-            Some(layer) => {
-                let mark = place.make_mark()?;
-                let work = move || {
-                    place.write_record(record, true)?;
-                    let tell = || {
-                        // Who does not hear of it any more has failed already.
-                        let _ = tell.try_send(());
-                    };
-                    let (file, upper) = (self.layer_file(layer), place.upper());
-                    restore_and_tell(&file, layer, &upper, Ids::From(record.first_uid), tell)
-                        .map_err(|error| damaged(layer, error))?;
-                    self.settle(uid, place, mark)
-                };
-                (Box::new(work), Some(filled))
-            }
+        let begin = |work: Box<dyn FnOnce() -> Result<()> + Send + 'env>| {
+            let thread = thread::Builder::new().spawn_scoped(scope, work);
+            thread.doing("start a thread beside the sandbox's start")
         };
-        let thread = thread::Builder::new().spawn_scoped(scope, work);
-        let thread = thread.doing("start a thread beside the sandbox's start")?;
+        let (mut layer, mut filled) = (None, None);
+        if let Some(digest) = &record.layer {
+            // Before the record: it is durable with that.
+            let mark = place.make_mark()?;
+            let (tell, told) = sync_channel(1);
+            filled = Some(told);
+            layer = Some(begin(Box::new(move || {
+                let tell = || {
+                    // Who does not hear of it any more has failed already.
+                    let _ = tell.try_send(());
+                };
+                let (file, upper) = (self.layer_file(digest), place.upper());
+                restore_and_tell(&file, digest, &upper, Ids::From(record.first_uid), tell)
+                    .map_err(|error| damaged(digest, error))?;
+                self.settle(uid, place, mark)
+            }))?);
+        }
+        let record = begin(Box::new(|| place.write_record(record, true)))?;
         Ok(Filling {
             filled,
-            proving: Proving(thread),
+            proving: Proving { record, layer },
         })
     }
 }
@@ -101,10 +107,15 @@ impl<'scope> Filling<'scope> {
 impl Proving<'_> {
     /// Returns when the layer is proven, and the record durable.
     pub(crate) fn wait(self) -> Result<()> {
-        self.0.join().unwrap_or_else(|_| {
-            Err(io::Error::other("the thread beside has panicked")).doing("start the sandbox")
-        })
+        self.layer.map_or(Ok(()), join)?;
+        join(self.record)
     }
+}
+
+fn join(beside: Beside<'_>) -> Result<()> {
+    beside.join().unwrap_or_else(|_| {
+        Err(io::Error::other("the thread beside has panicked")).doing("start the sandbox")
+    })
 }
 
 /// A layer that was captured here and cannot be used is damaged, whatever is wrong with it.
