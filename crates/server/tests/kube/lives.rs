@@ -216,7 +216,8 @@ async fn traffic_wakes_no_more_than_a_team_may_have() {
     drop(roles);
 }
 
-async fn limit_running(installation: &Installation, most: u32) {
+/// Lets a team have so many awake.
+pub(crate) async fn limit_running(installation: &Installation, most: u32) {
     let key = model::Key {
         kind: TeamSpec::KIND,
         namespace: None,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::Method;
 use model::{Metadata, Name, Namespace, Sandbox, lifecycle::Phase, sandbox::SandboxSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 use store::StoreExt as _;
 
-use crate::{http::send, installation::Installation};
+use crate::{http::send, installation::Installation, lives::limit_running};
 
 fn manifest(namespace: &Namespace, name: &str) -> Sandbox {
     let metadata = Metadata::new(Some(namespace.clone()), Name::new(name).unwrap());
@@ -86,5 +86,40 @@ async fn a_manifest_that_names_a_pool_is_no_member_of_it() {
         .await;
     assert_eq!(refused.status.phase, Phase::Pending);
     installation.store.delete_object(&refused).await.unwrap();
+    drop(roles);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_deleted_and_is_applied_again_as_it_was_is_weighed_again() {
+    let installation = Installation::new().await;
+    limit_running(&installation, 1).await;
+    let roles = installation.start_all(1, 1).await;
+    let user = installation.user(&roles).await;
+    let first = user.create(json!({})).await;
+    let kept = installation
+        .until(&first.id, |s| s.status.phase == Phase::Running)
+        .await;
+    let path = format!("/sandboxes/{}", first.id);
+    user.ask(Method::DELETE, &path, Value::Null).await.is(204);
+    let key = kept.key();
+    while installation
+        .store
+        .find::<SandboxSpec>(&key)
+        .await
+        .unwrap()
+        .is_some()
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    user.create(json!({})).await;
+    let again = Sandbox::new(kept.metadata.clone(), kept.spec.clone());
+    installation.store.create_object(&again).await.unwrap();
+    let refused = installation
+        .until(&first.id, |s| {
+            let conditions = &s.status.conditions;
+            conditions.iter().any(|c| &*c.reason == "Limited")
+        })
+        .await;
+    assert_eq!(refused.status.phase, Phase::Pending);
     drop(roles);
 }
