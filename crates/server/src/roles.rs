@@ -11,8 +11,9 @@
 //!
 //! The parts are those of one machine; what stands behind the ports differs: the store is the API
 //! server, the runtime is Pods, and what parts of one process told each other in memory goes between
-//! processes: use by [`peers`], changes of routes by [`mesh`]. What makes sense on one machine only (images of this host, builds, logs of
-//! processes, the resource API, which is the API server's) is not here.
+//! processes: use by [`peers`], changes of routes by [`mesh`]. What makes sense on one machine only
+//! (images of this host, builds, logs of processes, the resource API, which is the API server's) is not
+//! here.
 //!
 //! | Module | What it holds |
 //! |---|---|

@@ -10,6 +10,7 @@ use model::lifecycle::Phase;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use standin_kube::Standin;
+use store::StoreExt as _;
 use tempfile::TempDir;
 
 use crate::{
@@ -338,4 +339,37 @@ async fn requests_that_wait_at_a_gateway_that_is_killed_are_cut_off_and_others_a
     one.unwrap().is(204);
     assert!(other.is_err(), "{other:?}");
     visit(kept, &made, &[]).await.unwrap().is(204);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_control_loop_that_stands_still_as_it_puts_somebody_to_sleep_wakes_them_afterwards() {
+    let many = Many::start(1, 1).await;
+    let user = many.user_of(0).await;
+    let made = user
+        .create(json!({"secure": true, "autoPause": true, "autoResume": {"enabled": true}}))
+        .await;
+    for _ in 0..5 {
+        let mut idle = many
+            .base
+            .installation
+            .until(&made.id, |s| s.status.phase == Phase::Running)
+            .await;
+        idle.spec.timeouts.idle_seconds = Some(1);
+        let store = &many.base.installation.store;
+        // Whoever wrote meanwhile is right, and the next round tries again.
+        let _ = store.update_spec(&idle).await;
+        many.base
+            .installation
+            .until(&made.id, |s| s.status.phase == Phase::Paused)
+            .await;
+        many.control.signal(Signal::STOP);
+        let going_on = async {
+            many.gateways[0]
+                .shows("dormouse_wake_parked_requests 1")
+                .await;
+            many.control.signal(Signal::CONT);
+        };
+        let (woken, ()) = tokio::join!(many.use_through(0, &made), going_on);
+        woken.unwrap().is(204);
+    }
 }
