@@ -249,3 +249,106 @@ impl Numbered {
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Why> {
     serde_json::from_slice(body).map_err(|_| Why::Garbage)
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Name, Namespace};
+    use proptest::prelude::*;
+    use routes::Deletion;
+
+    use super::*;
+
+    fn frames() -> Vec<Frame> {
+        let gone = Message::Delete(Deletion {
+            namespace: Namespace::new("team").unwrap(),
+            name: Name::new("box").unwrap(),
+            version: Version::from_u64(7),
+        });
+        let version = Version::from_u64(5);
+        vec![
+            Frame::Hello(Hello {
+                magic: MAGIC.into(),
+                format: FORMAT,
+                cluster: "one".into(),
+                process: u64::MAX,
+                role: Role::Api,
+                address: SocketAddr::from(([10, 0, 0, 1], 7000)),
+                listens: true,
+                keeps: false,
+                watched: version,
+            }),
+            Frame::Push(Push {
+                first: 3,
+                messages: vec![gone.clone()],
+            }),
+            Frame::Ack(Ack {
+                next: 4,
+                watched: version,
+            }),
+            Frame::Ask(Ask {
+                round: 1,
+                after: version,
+                told: Some(9),
+                full: true,
+            }),
+            Frame::Part(Part {
+                round: 1,
+                answer: Answer::Everything,
+                messages: vec![gone],
+                last: true,
+                stamp: 9,
+                watched: version,
+            }),
+            Frame::More(More { round: 1 }),
+            Frame::Datagram(Bytes::from_static(b"anything")),
+        ]
+    }
+
+    #[test]
+    fn every_frame_is_read_as_it_was_written() {
+        for (number, frame) in (0..).zip(frames()) {
+            let written = Numbered { number, frame };
+            let bytes = written.encode().unwrap();
+            let (length, rest) = bytes.split_at(LENGTH);
+            assert_eq!(length, u32::try_from(rest.len()).unwrap().to_be_bytes());
+            assert_eq!(Numbered::decode(rest), Ok(written));
+        }
+    }
+
+    #[test]
+    fn what_a_newer_build_adds_is_ignored() {
+        let body = br#"{"magic":"m","format":9,"cluster":"c","process":1,"role":"oracle",
+            "address":"10.0.0.1:1","listens":true,"keeps":true,"watched":"5","colour":"blue"}"#;
+        let bytes = [&[1, 0, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat();
+        let read = Numbered::decode(&bytes).unwrap();
+        let Frame::Hello(hello) = read.frame else {
+            panic!("a hello")
+        };
+        assert_eq!((hello.role, hello.format), (Role::Other, 9));
+    }
+
+    #[test]
+    fn what_nobody_would_read_is_not_sent() {
+        let frame = Frame::Datagram(vec![0; LONGEST].into());
+        let numbered = Numbered { number: 0, frame };
+        assert!(numbered.encode().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Numbered::decode(&bytes);
+        }
+
+        #[test]
+        fn a_frame_that_was_spoilt_is_read_or_refused(
+            which in 0..7usize, at in any::<proptest::sample::Index>(), with in any::<u8>(),
+        ) {
+            let frame = frames().swap_remove(which);
+            let mut bytes = Numbered { number: 0, frame }.encode().unwrap().to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            let _ = Numbered::decode(&bytes[LENGTH..]);
+        }
+    }
+}
