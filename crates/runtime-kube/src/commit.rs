@@ -194,8 +194,13 @@ impl Commits {
     /// Ends what may be under way, and waits until its workers are gone: whoever thaws by other means
     /// does this first, and [`Commits::mark`] after.
     pub(crate) async fn end(&self, subject: &Subject) -> Result<(), RuntimeError> {
-        self.under_way.lock().remove(&subject.fence.uid);
+        self.left(subject.fence.uid);
         self.clear(subject, None).await
+    }
+
+    /// Forgets what was sent to a sandbox that is gone.
+    pub(crate) fn left(&self, uid: Uid) {
+        self.under_way.lock().remove(&uid);
     }
 
     fn jobs(&self) -> Api<Job> {
@@ -277,7 +282,7 @@ impl Commits {
         match watch::report(&self.jobs(), &self.pods(), &job).await? {
             Some(report) => Ok(report),
             None => {
-                self.under_way.lock().remove(&uid);
+                self.left(uid);
                 self.remove(&job).await?;
                 let why =
                     "the worker on its node ended without a word: it was killed, or its node was";

@@ -32,6 +32,9 @@ impl Engine {
         self.boots.forget(uid);
         self.hooks.forget(uid);
         self.known.forget(uid);
+        if let Some(commits) = &self.commits {
+            commits.left(uid);
+        }
         Ok(())
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Engine {
     pub(crate) known: Known,
     pub(crate) boots: Flights<()>,
     pub(crate) hooks: Flights<Vec<FailedHook>>,
-    commits: Option<Commits>,
+    pub(crate) commits: Option<Commits>,
     pub(crate) tasks: Tasks,
 }
 
