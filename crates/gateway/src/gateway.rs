@@ -26,6 +26,9 @@ use crate::{
     worker::{Door, Stop, Worker},
 };
 
+/// How long threads may take to say what is still asked of them.
+const LEAVING: Duration = Duration::from_secs(2);
+
 /// What a gateway needs of others.
 #[derive(Clone, Debug)]
 pub struct Ports {
@@ -209,9 +212,14 @@ impl Gateway {
     }
 
     /// Stops accepting and lets what is under way finish, without an end to that yet. Connections that
-    /// rest are closed.
-    pub fn leave(&self) {
+    /// rest are closed. Returns when all that will be asked here was asked, half a second later at most.
+    pub async fn leave(&self) {
         self.stop.asked.cancel();
+        let threads = self.metrics.0.len();
+        let mut arrived = self.stop.arrived.subscribe();
+        // A thread that has ended has nobody.
+        let all = arrived.wait_for(|arrived| *arrived >= threads);
+        let _ = tokio::time::timeout(LEAVING, all).await;
     }
 
     /// Stops accepting, lets what is under way finish for at most `grace`, and ends.

@@ -71,6 +71,8 @@ pub(crate) struct Link {
     is_cut: Cell<bool>,
     is_doomed: Cell<bool>,
     is_draining: Cell<bool>,
+    /// It has asked for something, or had its time to.
+    has_arrived: Cell<bool>,
     /// Its client can be told that the time is over, and is to be told.
     takes_leave: Cell<bool>,
     is_leaving: Cell<bool>,
@@ -110,6 +112,7 @@ impl Link {
             is_cut: Cell::new(false),
             is_doomed: Cell::new(false),
             is_draining: Cell::new(false),
+            has_arrived: Cell::new(false),
             takes_leave: Cell::new(false),
             is_leaving: Cell::new(false),
             waker: RefCell::new(None),
@@ -182,9 +185,22 @@ impl Link {
         self.takes_leave.get()
     }
 
-    /// Whether nothing was begun.
+    /// Whether nothing was begun, and nothing is about to be: who was let in a moment ago may have its
+    /// first request under way.
     pub(crate) fn rests(&self) -> bool {
-        self.requests.get() == 0 && self.head_since.get().is_none()
+        self.requests.get() == 0 && !self.arrives()
+    }
+
+    /// Whether a request may be on its way that nobody else has heard of.
+    pub(crate) fn arrives(&self) -> bool {
+        let begins = self.head_since.get().is_some() || !self.has_arrived.get();
+        self.requests.get() == 0 && begins
+    }
+
+    /// Its first request is not waited for any longer.
+    pub(crate) fn hurry(&self) {
+        self.has_arrived.set(true);
+        self.wake();
     }
 
     pub(crate) fn set_tunnel(&self, tunnel: Tunnel) {
@@ -295,6 +311,7 @@ pub(crate) struct Open {
 impl Open {
     pub(crate) fn new(worker: Rc<Worker>, link: Rc<Link>) -> Self {
         link.requests.set(link.requests.get() + 1);
+        link.has_arrived.set(true);
         link.head_since.set(None);
         link.has_spoken.set(false);
         Self {

@@ -48,8 +48,8 @@ async fn secured(worker: Rc<Worker>, link: Rc<Link>, stream: TcpStream, acceptor
         let mut shaking = std::pin::pin!(shake(stream, acceptor));
         poll_fn(|context| {
             link.attend(context.waker());
-            // Nobody waits for a peer that has not asked for anything yet.
-            if link.is_doomed() || link.is_draining() {
+            // Nobody waits long for a peer that has not asked for anything yet.
+            if link.is_doomed() || (link.is_draining() && link.rests()) {
                 return Poll::Ready(None);
             }
             shaking.as_mut().poll(context).map(Some)

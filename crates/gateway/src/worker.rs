@@ -15,7 +15,7 @@ use hyper_util::rt::TokioTimer;
 use model::SandboxId;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, watch},
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -40,6 +40,9 @@ const SCRATCH_BYTES: usize = 64 << 10;
 /// How many buffers for heads are kept, and how large one may be.
 const MOST_HEADS: usize = 256;
 const MOST_HEAD_BYTES: usize = 16 << 10;
+/// How long who was let in just before the end has for a first request, and how often it is looked for.
+const ARRIVAL: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(2);
 /// How long telling clients that their time is over may take.
 const LEAVE: Duration = Duration::from_millis(500);
 /// When the process is out of file descriptors, some time must pass for one to be freed.
@@ -208,6 +211,11 @@ impl Worker {
         for link in self.links.borrow().values() {
             link.drain();
         }
+        let _ = timeout(ARRIVAL, self.arrivals()).await;
+        for link in self.links.borrow().values() {
+            link.hurry();
+        }
+        stop.arrived.send_modify(|threads| *threads += 1);
         let all_gone = async {
             while !self.links.borrow().is_empty() {
                 self.freed.notified().await;
@@ -230,6 +238,13 @@ impl Worker {
         // Who does not read is not waited for.
         let _ = timeout(LEAVE, all_told).await;
         left
+    }
+
+    /// Waits until everybody who was let in has asked for something, or left.
+    async fn arrivals(&self) {
+        while self.links.borrow().values().any(|link| link.arrives()) {
+            sleep(LOOK).await;
+        }
     }
 
     async fn tick(self: Rc<Self>) {
@@ -334,6 +349,8 @@ impl Worker {
 pub(crate) struct Stop {
     pub(crate) asked: CancellationToken,
     pub(crate) now: CancellationToken,
+    /// How many threads know of all that was asked of them.
+    pub(crate) arrived: watch::Sender<usize>,
 }
 
 /// Takes a connection off the list, however it ends.

@@ -274,13 +274,13 @@ impl DataPlane {
     }
 
     /// Lets nobody in any more. What is inside goes on.
-    pub(crate) fn leave(&self) {
-        self.gateway.leave();
+    pub(crate) async fn leave(&self) {
         let ssh = self.ssh.iter().map(|opened| &opened.accepting);
         for accepting in self.forwards.accepting.iter().chain(ssh) {
             accepting.abort();
         }
         self.envoys.stopping().cancel();
+        self.gateway.leave().await;
     }
 
     /// Waits until nothing is under way that needs the store: no request to the API, and none that

@@ -461,7 +461,7 @@ impl Server {
     /// Stops everything but what is inside, and gives the data directory back.
     async fn release(self, clock: &Arc<dyn Clock>, late: CancellationToken, tasks: &Tasks) -> Rest {
         if let Some((_, plane)) = &self.running {
-            plane.leave();
+            plane.leave().await;
             plane.settle(SETTLING).await;
         }
         if let Err(left) = self.tasks.drain(SETTLING).await {
