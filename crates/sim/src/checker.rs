@@ -4,6 +4,7 @@
 //! look at the truth of the runtime. It knows nothing of how things are done, only of what must
 //! never be seen, and of what must be so once it is quiet ([`rest`]).
 
+pub mod hearing;
 pub mod rest;
 pub mod traffic;
 
@@ -16,18 +17,19 @@ use std::{
 
 use kit::Clock;
 use model::{
-    Epoch, Key, Sandbox, SandboxId, SandboxPool, SandboxSnapshot, Spec as _, Timestamp, Uid,
+    Epoch, Key, Name, Namespace, Sandbox, SandboxId, SandboxPool, SandboxSnapshot, Spec as _,
+    Timestamp, Uid, Version,
     lifecycle::Phase,
     pool::PoolSpec,
     sandbox::{DesiredState, OnTimeout, OperationState, SandboxSpec, StopReason},
     snapshot::{SnapshotPhase, SnapshotSpec},
 };
 use parking_lot::Mutex;
-use routes::Route;
+use routes::{Everything, Route};
 use runtime::{Runtime as _, fake::FakeRuntime};
 use store::{Record, WatchEvent};
 
-use crate::desk::Role;
+use crate::{desk::Role, network::PipeId};
 
 /// How long control may take to have a turn of something that changed.
 const ONE_TURN: Duration = Duration::from_secs(1);
@@ -68,6 +70,10 @@ struct State {
     /// Each deadline, when it is over by elapsed time, and when it was written.
     deadlines: BTreeMap<Key, (Timestamp, Duration, Duration)>,
     gateways: BTreeMap<usize, Life>,
+    /// When a key last had no route.
+    dead: BTreeMap<(Namespace, Name), Version>,
+    /// What those knew who were asked for all of it.
+    given: BTreeMap<PipeId, Everything>,
     traffic: traffic::Traffic,
     /// The last jump of the wall clock.
     jumped: Option<Duration>,
@@ -184,8 +190,14 @@ impl Checker {
         );
     }
 
-    /// Sees everything a gateway would serve.
-    pub fn sees_routes(&self, name: usize, routes: &BTreeMap<SandboxId, Arc<Route>>) {
+    /// Sees everything a gateway would serve. What it was only told by another one may be as old as
+    /// that one is.
+    pub fn sees_routes(
+        &self,
+        name: usize,
+        routes: &BTreeMap<SandboxId, Arc<Route>>,
+        is_told: bool,
+    ) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let life = state.gateways.entry(name).or_default();
@@ -204,7 +216,7 @@ impl Checker {
             let known = state.deliveries.get(id);
             match known {
                 Some(d) if (d.uid, d.epoch) == (route.uid, route.epoch) => {
-                    if d.died.is_some_and(|died| died < life.since) {
+                    if !is_told && d.died.is_some_and(|died| died < life.since) {
                         broken.push(format!(
                             "gateway {name} serves {id}, dead before it started"
                         ));
@@ -335,6 +347,7 @@ impl Checker {
             self.facts(state, before, &sandbox);
             self.child(state, before, &sandbox);
         }
+        state.dies(&sandbox, removed);
         if removed {
             state.buries(&sandbox, now);
             state.sandboxes.remove(&key);

@@ -13,7 +13,10 @@ use store::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::plant::Plant;
+use crate::{
+    plant::Plant,
+    voice::{Patience, Voice, message_of},
+};
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +68,10 @@ pub struct Desk {
     pub dead: CancellationToken,
     /// Until when it hears nothing of what it watches.
     pub deaf: Deaf,
+    /// By which others are told what was written.
+    pub voice: Voice,
+    /// For who waits until they have heard.
+    pub patience: Option<Patience>,
 }
 
 /// Until when a watcher hears nothing. Clones share it.
@@ -72,14 +79,16 @@ pub struct Desk {
 pub struct Deaf(Arc<Mutex<Option<Instant>>>);
 
 impl Deaf {
-    /// From now on, for so long.
+    /// From now on, for so long, whatever was said before.
     pub fn begin(&self, long: Duration) {
         *self.0.lock() = Some(Instant::now() + long);
     }
 
     async fn pass(&self) {
         while let Some(until) = self.until() {
-            tokio::time::sleep_until(until).await;
+            // It may be over sooner.
+            let soon = Instant::now() + Duration::from_secs(1);
+            tokio::time::sleep_until(until.min(soon)).await;
         }
     }
 
@@ -110,6 +119,17 @@ impl Desk {
         *self.author.0.lock() = self.role;
     }
 
+    /// Tells the others what was written.
+    fn tell(&self, record: &Record, is_removed: bool) {
+        let said = self.voice.speaker().zip(message_of(record, is_removed));
+        if let Some((speaker, message)) = said {
+            speaker.say(message.clone());
+            if let Some(patience) = &self.patience {
+                patience.wait(speaker, message);
+            }
+        }
+    }
+
     /// The defect of a writer that does not compare before it sets.
     async fn overwrite(&self, mut change: Change) -> Result<Arc<Record>, StoreError> {
         if let (Half::Spec { .. }, Some(now)) = (&change.half, self.store.get(&change.key).await?) {
@@ -130,6 +150,9 @@ impl Store for Desk {
 
     async fn list(&self, query: &Query) -> Result<Listing, StoreError> {
         self.moment().await;
+        if self.role == Role::Gateway {
+            self.deaf.pass().await;
+        }
         self.note();
         self.store.list(query).await
     }
@@ -139,7 +162,9 @@ impl Store for Desk {
         self.note();
         let created = self.store.create(draft).await;
         self.moment().await;
-        created
+        let created = created?;
+        self.tell(&created, false);
+        Ok(created)
     }
 
     async fn update(&self, change: Change) -> Result<Arc<Record>, StoreError> {
@@ -150,7 +175,9 @@ impl Store for Desk {
         self.note();
         let updated = self.store.update(change).await;
         self.moment().await;
-        updated
+        let updated = updated?;
+        self.tell(&updated, false);
+        Ok(updated)
     }
 
     async fn delete(&self, key: &Key, only_if: Precondition) -> Result<Deletion, StoreError> {
@@ -162,7 +189,12 @@ impl Store for Desk {
         };
         let deleted = self.store.delete(key, only_if).await;
         self.moment().await;
-        deleted
+        let deleted = deleted?;
+        match &deleted {
+            Deletion::Removed(record) => self.tell(record, true),
+            Deletion::Marked(record) => self.tell(record, false),
+        }
+        Ok(deleted)
     }
 
     async fn watch(&self, scope: Scope, after: Version) -> Result<Box<dyn Watch>, StoreError> {

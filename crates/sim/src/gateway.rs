@@ -1,5 +1,5 @@
-//! A gateway: its route table, fed by its own watch of the store and by a peer whose messages come
-//! late, twice and out of order; its record of use; its flights.
+//! A gateway: its route table, fed by its own watch of the store and by the other processes; its
+//! record of use; its flights.
 
 use std::{
     collections::BTreeMap,
@@ -9,21 +9,27 @@ use std::{
 
 use cache::{RouteFeed, RoutingCache, Watched};
 use kit::{Clock, Entropy, Tasks};
+use mesh::Role;
 use model::{
     Epoch, Key, Sandbox, SandboxId, Spec as _, Timestamp, Uid, Version,
     sandbox::{DesiredState, SandboxSpec},
 };
 use parking_lot::Mutex;
-use routes::{Message, Route, Table, Writer};
+use routes::{Route, Table};
 use store::{Store, StoreExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wake::Flights;
 
-use crate::{checker::Checker, desk::Deaf, plant::Plant};
-
-/// Newer than anything that is ever written.
-const NEWEST: Version = Version::from_u64(u64::MAX >> 20);
+use crate::{
+    book::{GatewayBook, NEWEST},
+    checker::Checker,
+    desk::Deaf,
+    plant::Plant,
+    process::{Memory, Process},
+    surroundings::Surroundings,
+    voice::Voice,
+};
 
 /// How long a request waits for its sandbox to wake.
 pub const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,8 +56,10 @@ pub struct Gateway {
     /// A defect on purpose.
     pub plant: Option<Plant>,
     tasks: Tasks,
-    /// Everything this gateway learned from its own watch, for its peers.
-    pub outbox: Arc<Mutex<Vec<Message>>>,
+    /// When its life began.
+    pub since: Duration,
+    /// As the other processes know it.
+    pub process: Arc<Process>,
     /// What was last said of each delivery before its record, for the defect of believing it again.
     said: Mutex<BTreeMap<(Uid, Epoch), Sandbox>>,
 }
@@ -73,6 +81,10 @@ pub struct Needs {
     pub dead: CancellationToken,
     /// Makes it hear late.
     pub deaf: Deaf,
+    /// The other processes.
+    pub around: Arc<Surroundings>,
+    /// By which its flights tell them.
+    pub voice: Voice,
 }
 
 impl Gateway {
@@ -88,19 +100,31 @@ impl Gateway {
         let table = Arc::new(Table::new(limits));
         let activity = gateway::Activity::new(Arc::clone(&needs.clock));
         table.listen(Arc::new(activity.clone()));
+        let flights: Arc<OnceLock<Flights>> = Arc::default();
+        let book = GatewayBook {
+            table: Arc::clone(&table),
+            clock: Arc::clone(&needs.clock),
+            plant: needs.plant,
+            tasks: tasks.clone(),
+            flights: Arc::clone(&flights),
+        };
+        let memory = Memory::Table(Arc::clone(&table), Arc::new(book));
+        let process = needs.around.start(Role::Gateway, name, memory);
+        needs.voice.lend(&process);
         let gateway = Self {
             name,
             table,
             watched: Watched::default(),
             activity,
-            flights: Arc::default(),
+            flights,
             dead: needs.dead.clone(),
             deaf: needs.deaf.clone(),
             clock: Arc::clone(&needs.clock),
             store: Arc::clone(&needs.waking),
             plant: needs.plant,
             tasks,
-            outbox: Arc::default(),
+            since: needs.clock.monotonic(),
+            process,
             said: Mutex::default(),
         };
         gateway.follow(&needs);
@@ -116,13 +140,12 @@ impl Gateway {
             entropy: Arc::clone(&needs.entropy),
             watched: self.watched.clone(),
         };
-        let heard = Arc::clone(&self.outbox);
         let stop = self.tasks.stopping().clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = feed.follow(|message| heard.lock().push(message.clone())) => {}
+                () = feed.follow(|_| {}) => {}
             }
         });
     }
@@ -190,9 +213,10 @@ impl Gateway {
         Some(sandbox)
     }
 
-    /// Ends it where it is.
-    pub fn crash(&self) {
+    /// Ends it where it is; with its machine, if nobody hears of it.
+    pub fn crash(&self, in_silence: bool) {
         self.dead.cancel();
+        self.process.crash(in_silence);
         self.tasks.stopping().cancel();
     }
 
@@ -200,21 +224,6 @@ impl Gateway {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.table.synced() || self.plant == Some(Plant::EmptyTable)
-    }
-
-    /// Takes what a peer says.
-    pub fn hear(&self, message: Message) {
-        let now = self.clock.monotonic();
-        let message = match message {
-            // The defect: whatever arrives is taken for the newest.
-            Message::Upsert(route) if self.plant == Some(Plant::BlindRoutes) => {
-                let mut route = Route::clone(&route);
-                route.version = NEWEST;
-                Message::from(route)
-            }
-            other => other,
-        };
-        self.table.apply(Writer::Peer, message, now);
     }
 
     /// A request for a sandbox id.
@@ -235,7 +244,9 @@ impl Gateway {
     /// Shows the checker everything it would serve.
     pub fn show(&self, checker: &Checker) {
         if self.is_synced() {
-            checker.sees_routes(self.name, &self.routes());
+            // Until it has its own list it knows what another one does, which may be behind.
+            let is_told = self.table.synced() && self.watched.version() == Version::ZERO;
+            checker.sees_routes(self.name, &self.routes(), is_told);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Runs seeds, or replays one.
+//! Runs seeds, replays one, or looks at many sandboxes over many gateways.
 
 use std::{
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use parking_lot::Mutex;
-use sim::{Outcome, Plant, Size};
+use sim::{Outcome, Plant, Size, scale::Scale};
 
 /// Runs the simulated world.
 #[derive(Debug, Parser)]
@@ -17,8 +17,11 @@ Examples:
   dormouse-sim --from 5000 --seeds 50  fifty others
   dormouse-sim --seed 17 --trace       replay one and print what happened
   dormouse-sim --seeds 100 --plant blind-writes
-                                       with a defect on purpose: must fail")]
+                                       with a defect on purpose: must fail
+  dormouse-sim scale                   100,000 sandboxes over 20 gateways")]
 struct Args {
+    #[command(subcommand)]
+    mode: Option<Mode>,
     /// Replay this seed only.
     #[arg(long)]
     seed: Option<u64>,
@@ -42,6 +45,25 @@ struct Args {
     log: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Mode {
+    /// Many sandboxes over many gateways, beside what docs/scale.md computes of them.
+    Scale {
+        /// Sandboxes.
+        #[arg(long, default_value_t = Scale::default().sandboxes)]
+        sandboxes: usize,
+        /// Gateways.
+        #[arg(long, default_value_t = Scale::default().gateways)]
+        gateways: usize,
+        /// Changes a second.
+        #[arg(long, default_value_t = Scale::default().changes)]
+        changes: usize,
+        /// Seconds of changes.
+        #[arg(long, default_value_t = Scale::default().seconds)]
+        seconds: usize,
+    },
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(filter) = &args.log {
@@ -49,6 +71,28 @@ fn main() -> ExitCode {
             .with_env_filter(filter)
             .without_time()
             .init();
+    }
+    if let Some(Mode::Scale {
+        sandboxes,
+        gateways,
+        changes,
+        seconds,
+    }) = args.mode
+    {
+        let scale = Scale {
+            sandboxes,
+            gateways,
+            changes,
+            seconds,
+            ..Scale::default()
+        };
+        let report = sim::scale::run(scale, args.seed.unwrap_or(0));
+        println!("{scale:?}");
+        print!("{report}");
+        return match report.wrong.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        };
     }
     let size = Size { acts: args.acts };
     if let Some(seed) = args.seed {

@@ -44,17 +44,27 @@ pub enum Plant {
     ForgetfulUse,
     /// Traffic wakes sandboxes that did not opt in.
     UninvitedWake,
-    /// Nobody waits for gateways to hear that a sandbox is closed.
+    /// A gateway that has not heard in time that a sandbox is closed counts as one that has.
     UnheardClosing,
     /// Who comes while a sandbox is closed is sent away, unless traffic may wake that.
     LostClosing,
     /// What was said of a sandbox before it was told to wake is taken for an answer to that.
     OldNews,
+    /// What a peer says is acknowledged before it is applied.
+    EarlyAck,
+    /// Who asks what is newer is not told of what is gone.
+    ForgetfulAnswers,
+    /// A full snapshot for a peer lacks what is gone and newer than it.
+    GravelessSnapshot,
+    /// A full snapshot for a peer counts as new as the newest route in it.
+    BoastfulSnapshot,
+    /// A client is told that everybody has heard, and nobody was waited for.
+    UnheardWrites,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 23] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -73,6 +83,11 @@ impl Plant {
         Self::UnheardClosing,
         Self::LostClosing,
         Self::OldNews,
+        Self::EarlyAck,
+        Self::ForgetfulAnswers,
+        Self::GravelessSnapshot,
+        Self::BoastfulSnapshot,
+        Self::UnheardWrites,
     ];
 }
 

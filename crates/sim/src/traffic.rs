@@ -210,15 +210,12 @@ impl ActivitySource for Fronts {
 #[async_trait]
 impl Followers for Fronts {
     async fn seen_by_all(&self, _: &Key, version: Version) -> bool {
-        if self.plant == Some(Plant::UnheardClosing) {
-            return true;
-        }
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut all = true;
         for gateway in self.all() {
             all &= gateway.watched.wait_for(version, deadline).await;
         }
-        all
+        all || self.plant == Some(Plant::UnheardClosing)
     }
 }
 

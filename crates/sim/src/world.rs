@@ -1,27 +1,29 @@
 //! One run: storm, quiet, verdict.
 
+mod roles;
+mod trouble;
+
 use std::{sync::Arc, time::Duration};
 
-use cache::{Cache, SandboxCache};
-use control::{Builder, Control, Options};
-use kit::{Backoff, Clock, Entropy, ManualClock, Tasks};
+use kit::{Clock, Entropy, ManualClock, Tasks};
 use model::SandboxId;
-use parking_lot::Mutex;
-use routes::Message;
 use runtime::{Abilities, Keeps, fake::FakeRuntime};
-use store::{Store, memory::MemoryStore};
+use store::memory::MemoryStore;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     checker::{Checker, Violation, rest},
-    clients::{Act, Client},
-    desk::{Author, Deaf, Desk, Role},
+    clients::Act,
+    desk::Author,
     faults::Weather,
-    gateway::{Gateway, Needs},
-    plant::{JumpingClock, Plant, PlantedRuntime},
+    gateway::Gateway,
+    network,
+    plant::Plant,
+    process::Process,
+    surroundings::{GATEWAYS, REPLICAS, Surroundings},
     traffic::{self, Around, Fronts},
 };
+use roles::{Leader, Replica};
 
 /// How much happens in a run.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,15 @@ pub struct Outcome {
 
 /// November 2026, in microseconds: some moment that is not zero.
 const START: i64 = 1_794_000_000_000_000;
+
+/// How long a gateway is deaf once it is quiet.
+const HEARING: Duration = Duration::from_secs(75);
+/// How long links may take to be there again: until silence is noticed, and the longest pause.
+const LINKING: Duration = Duration::from_secs(24);
+/// How often it is looked whether anything changes.
+const STEP: Duration = Duration::from_secs(2);
+/// For how long nothing must have changed: some rounds.
+const STILL: Duration = Duration::from_secs(12);
 
 /// Runs the world of a seed, in a runtime of its own.
 ///
@@ -91,15 +102,16 @@ struct World {
     author: Author,
     plant: Option<Plant>,
     tasks: Tasks,
-    control: Option<Control>,
+    around: Arc<Surroundings>,
+    control: Option<Leader>,
     fronts: Fronts,
     requests: usize,
     /// Ids that were there once.
     former: Vec<SandboxId>,
-    /// Everything gateways ever told each other: any of it can arrive again.
-    gossip: Arc<Mutex<Vec<Message>>>,
-    client: Client,
+    replicas: Vec<Replica>,
     unrest: Vec<Violation>,
+    /// What a gateway that was deaf did not hear from others.
+    late: Vec<Violation>,
 }
 
 impl World {
@@ -117,25 +129,8 @@ impl World {
         let author = Author::default();
         let (seen_by, who) = (Arc::clone(&checker), author.clone());
         store.audit(move |event| seen_by.sees(event, who.get()));
-        let desk = Desk {
-            role: Role::Client,
-            store: Arc::clone(&store),
-            author: author.clone(),
-            entropy: Arc::clone(&entropy),
-            plant: plant.filter(|p| *p == Plant::BlindWrites),
-            dead: CancellationToken::new(),
-            deaf: Deaf::default(),
-        };
-        let desk: Arc<dyn Store> = Arc::new(desk);
-        let sandboxes = client_cache(&desk, &entropy, &tasks).await;
-        let client = Client {
-            store: desk,
-            sandboxes,
-            clock: as_clock,
-            entropy: Arc::clone(&entropy),
-            checker: Arc::clone(&checker),
-        };
-        client.set_up().await;
+        let around = Surroundings::new(seed, as_clock, Arc::clone(&checker));
+        tasks.spawn(Arc::clone(&around.network).run());
         let mut world = Self {
             entropy,
             clock,
@@ -145,6 +140,7 @@ impl World {
             author,
             plant,
             tasks,
+            around,
             control: None,
             fronts: Fronts {
                 plant,
@@ -152,11 +148,16 @@ impl World {
             },
             requests: 0,
             former: Vec::new(),
-            gossip: Arc::default(),
-            client,
+            replicas: Vec::new(),
             unrest: Vec::new(),
+            late: Vec::new(),
         };
-        for name in 0..2 {
+        for number in 0..REPLICAS {
+            let replica = world.new_replica(number).await;
+            world.replicas.push(replica);
+        }
+        world.replicas[0].client.set_up().await;
+        for name in 0..GATEWAYS {
             let gateway = world.new_gateway(name);
             world.fronts.gateways.lock().push(gateway);
         }
@@ -164,89 +165,20 @@ impl World {
         world
     }
 
-    fn desk(&self, role: Role, dead: &CancellationToken, deaf: &Deaf) -> Arc<dyn Store> {
-        Arc::new(Desk {
-            role,
-            store: Arc::clone(&self.store),
-            author: self.author.clone(),
-            entropy: Arc::clone(&self.entropy),
-            plant: self.plant.filter(|_| role == Role::Control),
-            dead: dead.clone(),
-            deaf: deaf.clone(),
-        })
-    }
-
-    fn new_gateway(&self, name: usize) -> Arc<Gateway> {
-        self.checker.gateway_started(name);
-        let (dead, deaf) = (CancellationToken::new(), Deaf::default());
-        let needs = Needs {
-            store: self.desk(Role::Gateway, &dead, &deaf),
-            waking: self.desk(Role::Waker, &dead, &deaf),
-            clock: self.clock.clone(),
-            entropy: Arc::clone(&self.entropy),
-            plant: self.plant,
-            dead,
-            deaf,
-        };
-        Arc::new(Gateway::start(name, needs, &self.tasks))
-    }
-
     fn gateways(&self) -> Vec<Arc<Gateway>> {
         self.fronts.gateways.lock().clone()
-    }
-
-    async fn start_control(&mut self) {
-        if self.control.is_some() {
-            return;
-        }
-        let runtime = PlantedRuntime {
-            inner: Arc::clone(&self.runtime),
-            plant: self.plant,
-        };
-        let clock: Arc<dyn Clock> = match self.plant {
-            Some(Plant::WallClock) => Arc::new(JumpingClock(self.clock.clone())),
-            Some(_) | None => self.clock.clone(),
-        };
-        let sweep_every = match self.plant {
-            Some(Plant::NoSweep) => Duration::from_secs(1_000_000),
-            Some(_) | None => Duration::from_secs(30),
-        };
-        let options = Options {
-            workers: 1 + self.entropy.below(6),
-            step_timeout: Duration::from_secs(20),
-            sweep_every,
-            backoff: Backoff {
-                first: Duration::from_millis(20),
-                cap: Duration::from_secs(10),
-            },
-            drain_timeout: Duration::from_millis(250),
-            ..Options::default()
-        };
-        let builder = Builder::new(
-            self.desk(Role::Control, &CancellationToken::new(), &Deaf::default()),
-            Arc::new(runtime),
-            clock,
-            Arc::clone(&self.entropy),
-        );
-        let deadline = Instant::now() + Duration::from_secs(60);
-        self.checker.control_sees();
-        let builder = builder
-            .options(options)
-            .activity(Arc::new(self.fronts.clone()))
-            .followers(Arc::new(self.fronts.clone()))
-            .waiters(Arc::new(self.fronts.clone()));
-        match builder.start(&self.tasks, deadline).await {
-            Ok(control) => self.control = Some(control),
-            Err(error) => tracing::debug!(%error, "control did not start"),
-        }
     }
 
     /// Clients and faults at once.
     async fn storm(&mut self, size: Size) {
         let weather = Weather::draw(&self.entropy);
         weather.begin(&self.store, &self.runtime, &self.author, &self.entropy);
+        self.around
+            .network
+            .weather(network::Weather::draw(&self.entropy));
         for number in 0..size.acts {
-            let client = self.client.clone();
+            let replica = &self.replicas[self.entropy.below(REPLICAS)];
+            let client = replica.client.clone();
             let act = Act::draw(&self.entropy);
             self.tasks
                 .spawn(async move { client.act(act, number).await });
@@ -254,7 +186,6 @@ impl World {
             if self.entropy.chance(0.3) {
                 self.trouble().await;
             }
-            self.gossip();
             self.look();
             let pause = match self.entropy.below(4) {
                 0 => 0,
@@ -295,95 +226,6 @@ impl World {
         }
     }
 
-    /// Something goes wrong.
-    async fn trouble(&mut self) {
-        match self.entropy.below(64) / 4 {
-            0 | 1 => {
-                if let Some(control) = self.control.take() {
-                    self.checker.control_blind();
-                    control.crash();
-                }
-            }
-            2..5 => self.start_control().await,
-            5 | 15 => {
-                let gateways = self.gateways();
-                let at = self.entropy.below(gateways.len());
-                if self.entropy.chance(0.5) {
-                    let long = Duration::from_millis(self.entropy.below(60_000) as u64);
-                    return gateways[at].deaf.begin(long);
-                }
-                self.checker.gateway_died(at);
-                gateways[at].crash();
-                let new = self.new_gateway(at);
-                self.fronts.gateways.lock()[at] = new;
-            }
-            6 | 7 => {
-                self.checker.control_blind();
-                self.store.lag();
-            }
-            8 | 9 => self.catch_up(),
-            10 => self.store.lose_watches(),
-            11 => self.lose_something(),
-            12 => {
-                let hours = self.entropy.below(48) as i64 - 24;
-                self.clock.jump(hours * 3_600_000_000);
-                self.checker.clock_jumped();
-            }
-            13 => {
-                let there = self.runtime.truth();
-                let at = self.entropy.below(there.len());
-                if let Some(uid) = there.keys().nth(at) {
-                    self.checker.workload_ended(*uid);
-                    self.runtime.exit(*uid, self.entropy.below(2) as i32);
-                }
-            }
-            // Everything of one machine goes at once.
-            _ => {
-                if let Some(control) = self.control.take() {
-                    self.checker.control_blind();
-                    control.crash();
-                }
-                self.runtime.restart_host();
-                for uid in self.runtime.truth().keys() {
-                    self.checker.host_restarted(*uid);
-                }
-            }
-        }
-    }
-
-    fn catch_up(&self) {
-        self.store.catch_up();
-        if self.control.is_some() {
-            self.checker.control_sees();
-        }
-    }
-
-    fn lose_something(&self) {
-        let there = self.runtime.truth();
-        let at = self.entropy.below(there.len());
-        if let Some(uid) = there.keys().nth(at) {
-            self.checker.workload_ended(*uid);
-            self.runtime.lose(*uid);
-        }
-    }
-
-    /// Gateways tell each other what they learned: late, twice, out of order, or never.
-    fn gossip(&self) {
-        let gateways = self.gateways();
-        for gateway in &gateways {
-            self.gossip.lock().extend(gateway.outbox.lock().drain(..));
-        }
-        let gossip = self.gossip.lock();
-        for gateway in &gateways {
-            for _ in 0..self.entropy.below(6) {
-                let at = self.entropy.below(gossip.len());
-                if let Some(message) = gossip.get(at) {
-                    gateway.hear(message.clone());
-                }
-            }
-        }
-    }
-
     fn look(&self) {
         self.gateways()
             .iter()
@@ -393,7 +235,10 @@ impl World {
     /// Faults end, roles come back; the world comes to rest.
     async fn quiet(&mut self) {
         Weather::end(&self.store, &self.runtime);
+        self.around.network.weather(network::Weather::fair());
+        self.around.network.mend();
         self.start_control().await;
+        self.hear_by_others().await;
         // Longer than any backoff, belated effect, expectation or retry of a standing order.
         for _ in 0..90 {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -410,8 +255,48 @@ impl World {
         }
     }
 
+    /// A gateway whose own watch stands still has what the others have, as soon as nothing changes.
+    /// Then the processes say good-bye to each other: what follows is not about them.
+    async fn hear_by_others(&mut self) {
+        let gateways = self.gateways();
+        for gateway in &gateways {
+            gateway.deaf.begin(Duration::ZERO);
+        }
+        let deaf = &gateways[self.entropy.below(gateways.len())];
+        deaf.deaf.begin(HEARING);
+        let (mut changes, mut still) = (0, Duration::ZERO);
+        let end = Instant::now() + HEARING;
+        tokio::time::sleep(LINKING).await;
+        while Instant::now() + STEP < end {
+            tokio::time::sleep(STEP).await;
+            self.look();
+            still += STEP;
+            if self.checker.changes() != changes {
+                (changes, still) = (self.checker.changes(), Duration::ZERO);
+            }
+            if still >= STILL {
+                self.late = rest::disagreements(&self.store, &gateways);
+                break;
+            }
+        }
+        for process in self.processes() {
+            process.leave();
+        }
+    }
+
+    fn processes(&self) -> Vec<Arc<Process>> {
+        let gateways = self.gateways().into_iter().map(|g| Arc::clone(&g.process));
+        let replicas = self.replicas.iter().map(|r| Arc::clone(&r.process));
+        let control = self
+            .control
+            .iter()
+            .map(|leader| Arc::clone(&leader.process));
+        gateways.chain(replicas).chain(control).collect()
+    }
+
     fn verdict(self, seed: u64) -> Outcome {
         let mut violations = self.checker.violations();
+        violations.extend(self.late);
         violations.extend(self.unrest);
         Outcome {
             seed,
@@ -419,18 +304,5 @@ impl World {
             fingerprint: self.checker.fingerprint(),
             trace: self.checker.trace(),
         }
-    }
-}
-
-async fn client_cache(
-    store: &Arc<dyn Store>,
-    entropy: &Arc<Entropy>,
-    tasks: &Tasks,
-) -> SandboxCache {
-    let options = cache::Options::new(Arc::clone(entropy));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    match Cache::start(Arc::clone(store), options, deadline, tasks).await {
-        Ok(cache) => cache,
-        Err(error) => unreachable!("nothing fails before the storm: {error}"),
     }
 }

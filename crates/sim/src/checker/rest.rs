@@ -1,16 +1,20 @@
 //! What must be so once it is quiet: every operation has ended, intent and truth agree, nothing is
 //! left over.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use model::{
-    Sandbox, SandboxClaim, SandboxId, SandboxPool, SandboxSnapshot, Spec as _,
+    Sandbox, SandboxClaim, SandboxPool, SandboxSnapshot, Spec as _,
     claim::{ClaimPhase, ClaimSpec},
-    lifecycle::{Phase, Traffic, traffic},
+    lifecycle::Phase,
     pool::PoolSpec,
     sandbox::{DesiredState, SandboxSpec},
     snapshot::{SnapshotPhase, SnapshotSpec},
 };
+use routes::{Route, keep};
 use runtime::{WorkloadState, fake::FakeRuntime};
 use store::memory::MemoryStore;
 
@@ -58,6 +62,17 @@ pub fn unrest(
     for number in unanswered {
         found.broken("every request ends once", format!("{number} never did"));
     }
+    found.0
+}
+
+/// Where gateways differ from the store.
+#[must_use]
+pub fn disagreements(store: &MemoryStore, gateways: &[Arc<Gateway>]) -> Vec<Violation> {
+    let mut found = Found::default();
+    let records = store.truth();
+    let of = records.iter().filter(|r| r.kind == SandboxSpec::KIND);
+    let sandboxes: Vec<Sandbox> = of.filter_map(|record| record.decode().ok()).collect();
+    gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
     found.0
 }
 
@@ -204,25 +219,30 @@ impl Found {
     }
 
     fn gateway(&mut self, gateway: &Gateway, sandboxes: &[Sandbox]) {
-        let wanted: BTreeMap<SandboxId, _> = sandboxes
+        let key = |route: &Route| (route.namespace.clone(), route.name.clone());
+        let wanted: BTreeMap<_, _> = sandboxes
             .iter()
-            .filter(|s| traffic(s) != Traffic::Dead)
-            .filter_map(|s| {
-                Some((
-                    s.spec.sandbox_id.clone()?,
-                    (s.uid(), s.spec.epoch, traffic(s)),
-                ))
-            })
+            .filter_map(Route::of)
+            .filter(|route| keep(route.state))
+            .map(|route| (key(&route), Arc::new(route)))
             .collect();
-        let has: BTreeMap<_, _> = gateway
-            .routes()
-            .into_iter()
-            .map(|(id, route)| (id, (route.uid, route.epoch, route.state)))
-            .collect();
-        if wanted != has {
+        let routes = gateway.table.routes();
+        let has: BTreeMap<_, _> = routes.into_iter().map(|r| (key(&r), r)).collect();
+        for key in wanted.keys().chain(has.keys()).collect::<BTreeSet<_>>() {
+            if wanted.get(key) != has.get(key) {
+                let (has, wanted) = (has.get(key), wanted.get(key));
+                self.broken(
+                    "gateways agree with the store",
+                    format!("gateway {}: {has:?}, not {wanted:?}", gateway.name),
+                );
+            }
+        }
+        let ids: BTreeSet<_> = wanted.values().filter_map(|r| r.id.clone()).collect();
+        let served: BTreeSet<_> = gateway.routes().into_keys().collect();
+        if ids != served {
             self.broken(
                 "gateways agree with the store",
-                format!("gateway {}: {has:?}, not {wanted:?}", gateway.name),
+                format!("gateway {} serves {served:?}, not {ids:?}", gateway.name),
             );
         }
     }
