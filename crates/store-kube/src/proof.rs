@@ -21,13 +21,14 @@
 //! It would let its holder make the same object again under its own name once it is gone: so who starts
 //! sandboxes looks at those once more ([`Standing::Made`]).
 //!
-//! The count of deliveries (`spec.epoch`) is not signed: an API server lets nobody lower it, and who raises it
-//! shuts himself out of his own sandbox.
+//! It is for one delivery, too: the count of deliveries (`spec.epoch`) is signed, and a proof for another count
+//! is no proof. An API server lets nobody lower the count, so what was said of an earlier delivery cannot be
+//! written back over a later one; who raises it shuts himself out of his own sandbox.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
 use model::{
-    Metadata, Name, SandboxId, Timestamp, Uid,
+    Epoch, Metadata, Name, SandboxId, Timestamp, Uid,
     lifecycle::Phase,
     sandbox::{Access, GivenBack, Lease, Owner},
 };
@@ -79,10 +80,11 @@ impl Standing {
     }
 }
 
-/// The fields of a spec that are ours to write.
+/// What we say: the fields of a spec that are ours to write, and of which delivery they are.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Ours {
+    epoch: Epoch,
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<Name>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +101,7 @@ struct Ours {
     given_back: Option<GivenBack>,
 }
 
-/// Their names.
+/// The names of those that are put back as they were signed. The count is not: it is what they are signed for.
 const FIELDS: [&str; 7] = [
     "pool",
     "owner",
@@ -109,6 +111,13 @@ const FIELDS: [&str; 7] = [
     "lease",
     "givenBack",
 ];
+
+/// Which delivery a spec is of, whatever else it says.
+#[derive(Deserialize)]
+struct Delivery {
+    #[serde(default)]
+    epoch: Epoch,
+}
 
 #[derive(Serialize, Deserialize)]
 struct Proof<'j> {
@@ -153,7 +162,8 @@ pub(crate) fn sign(
     meta.annotations.remove(NOTE);
     let ours: Ours = serde_json::from_str(spec)?;
     let first = meta.annotations.remove(PROOF);
-    let first = first.filter(|first| proven(vouch, meta, first).is_some_and(|said| said == ours));
+    let first = first
+        .filter(|first| proven(vouch, meta, ours.epoch, first).is_some_and(|said| said == ours));
     let proof = match first {
         Some(first) => first,
         None => signed(vouch, meta, uid, &ours)?.into(),
@@ -196,7 +206,9 @@ pub(crate) fn believe(
 ) -> Result<Option<String>, serde_json::Error> {
     meta.annotations.remove(NOTE);
     let proof = meta.annotations.remove(PROOF);
-    let said = proof.as_deref().and_then(|p| proven(vouch, meta, p));
+    let epoch = serde_json::from_str::<Delivery>(spec)?.epoch;
+    let said = proof.as_deref();
+    let said = said.and_then(|proof| proven(vouch, meta, epoch, proof));
     let proven = said.is_some();
     if let Some(first) = proof.filter(|proof| proven && is_first(proof)) {
         // As long as nothing else is to be said, it stays.
@@ -230,8 +242,8 @@ pub(crate) fn believe(
     serde_json::to_string(&whole).map(Some)
 }
 
-/// What was signed for this object.
-fn proven(vouch: &dyn Vouch, meta: &Metadata, proof: &str) -> Option<Ours> {
+/// What was signed for this object and this delivery.
+fn proven(vouch: &dyn Vouch, meta: &Metadata, epoch: Epoch, proof: &str) -> Option<Ours> {
     let proof: Proof<'_> = serde_json::from_str(proof).ok()?;
     if proof.uid.is_some() && proof.uid != meta.uid {
         return None;
@@ -240,7 +252,8 @@ fn proven(vouch: &dyn Vouch, meta: &Metadata, proof: &str) -> Option<Ours> {
     if !vouch.knows(&text, &proof.signature) {
         return None;
     }
-    serde_json::from_str(proof.says.get()).ok()
+    let said: Ours = serde_json::from_str(proof.says.get()).ok()?;
+    (said.epoch == epoch).then_some(said)
 }
 
 /// Whether a proof was signed by who created the object.

@@ -158,6 +158,31 @@ async fn a_proof_counts_for_no_other_object() {
 }
 
 #[tokio::test]
+async fn a_proof_of_an_earlier_delivery_cannot_be_put_back_over_a_later_one() {
+    let lab = Lab::new().await;
+    let (store, others) = (ours(&lab), lab.store());
+    let made = delivered("team", "box", 1);
+    let mut made = store.create_object(&made).await.unwrap();
+    made.spec.claimed_at = Some(model::Timestamp::from_micros(1));
+    let first = store.update_spec(&made).await.unwrap();
+    let with_first_proof = read(&others, &made.key()).await;
+    let mut claimed = first.clone();
+    claimed.spec = delivered("team", "box", 2).spec;
+    claimed.spec.epoch = model::Epoch(2);
+    store.update_spec(&claimed).await.unwrap();
+    let mut replayed = read(&others, &made.key()).await;
+    replayed.metadata.annotations = with_first_proof.metadata.annotations.clone();
+    replayed.spec = with_first_proof.spec.clone();
+    replayed.spec.epoch = model::Epoch(2);
+    others.update_spec(&replayed).await.unwrap();
+    let found = read(&store, &made.key()).await;
+    assert_eq!(found.spec.sandbox_id, None);
+    assert_eq!(found.spec.owner, None);
+    let standing = Standing::of(&found.metadata);
+    assert!(matches!(standing, Standing::Unproven(_)), "{standing:?}");
+}
+
+#[tokio::test]
 async fn a_proof_of_another_installation_is_none() {
     let lab = Lab::new().await;
     let theirs = lab.store().vouched(Arc::new(Secret("theirs")));
