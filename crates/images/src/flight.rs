@@ -200,7 +200,7 @@ impl Store {
             self.fly(&self.inner().flights, &name, |tasks, tell| async move {
                 let how = (&Login::Configured, Reach::Anywhere);
                 let pulled = registry::pull(&store, &reference, &tasks, how, &tell).await?;
-                store.inner().name(&key, &pulled.share())?;
+                store.inner().name_served(&key, &pulled.share())?;
                 Ok(Arc::new(pulled))
             }),
         )

@@ -49,6 +49,7 @@ use std::{
 use kit::Tasks;
 use model::Digest;
 use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
 
 pub use gc::{InUse, Kept, OnSweep, Sweep, Swept};
 pub use note::Note;
@@ -70,6 +71,8 @@ use files::{ensure_directory, read_json, write_json};
 
 /// The name of the image that every installation has.
 pub const BASE: &str = "base";
+/// How often it is looked whether anything is still held.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Choices that hold for every image.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +111,7 @@ pub(crate) struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    names: BTreeMap<Box<str>, Digest>,
+    names: BTreeMap<Box<str>, Lead>,
     images: BTreeMap<Digest, Arc<Image>>,
     /// How often each digest is pinned: of a blob, a chain or an image.
     pins: BTreeMap<Digest, usize>,
@@ -120,7 +123,18 @@ struct State {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct NameRecord {
     name: Box<str>,
+    #[serde(flatten)]
+    lead: Lead,
+}
+
+/// What a name leads to.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Lead {
     digest: Digest,
+    /// Whether the repository of that name has served every byte of it. What was imported or made here
+    /// is called what somebody likes, and versions before this was noted believed digests.
+    #[serde(default)]
+    served: bool,
 }
 
 impl Store {
@@ -180,7 +194,7 @@ impl Store {
         let name = canonical(name)?;
         let state = self.0.state.lock();
         let digest = match state.names.get(&*name) {
-            Some(digest) => digest.clone(),
+            Some(lead) => lead.digest.clone(),
             // By digest it is the same image whatever it was called.
             None => match Reference::from_str(&name)
                 .ok()
@@ -212,9 +226,9 @@ impl Store {
                 let is_it = image.digest() == wanted || image.index() == Some(wanted);
                 is_it.then(|| digest.clone())
             };
-            let exact = state.names.get(&*name).cloned();
+            let exact = state.names.get(&*name).map(|lead| lead.digest.clone());
             let mut all = state.names.iter();
-            exact.or_else(|| all.find_map(|(known, digest)| of_repository(known, digest)))
+            exact.or_else(|| all.find_map(|(known, lead)| of_repository(known, &lead.digest)))
         };
         Ok(known.and_then(|digest| self.find_digest(&digest)))
     }
@@ -245,10 +259,9 @@ impl Store {
     #[must_use]
     pub fn list(&self) -> Vec<(Box<str>, Arc<Image>)> {
         let state = self.0.state.lock();
-        let named = state
-            .names
-            .iter()
-            .filter_map(|(name, digest)| Some((name.clone(), state.images.get(digest)?.clone())));
+        let named = state.names.iter().filter_map(|(name, lead)| {
+            Some((name.clone(), state.images.get(&lead.digest)?.clone()))
+        });
         named.collect()
     }
 
@@ -308,6 +321,23 @@ impl Store {
     pub fn stop(&self) {
         self.0.tasks.stopping().cancel();
     }
+
+    /// Leaves the images to another process, or another opening in this one: ends the transfers, and
+    /// gives the lock back once nothing is held any more, `patience` later at most. What is imported or
+    /// made from then on is refused. Answers whether the lock is free.
+    pub async fn close(&self, patience: Duration) -> bool {
+        self.stop();
+        let unused = async {
+            while !self.0.state.lock().pins.is_empty() {
+                sleep(LOOK).await;
+            }
+        };
+        let is_unused = timeout(patience, unused).await.is_ok();
+        if is_unused {
+            self.0.lock.give_back();
+        }
+        is_unused
+    }
 }
 
 impl Inner {
@@ -316,32 +346,56 @@ impl Inner {
         self.images.join("names").join(hex(&digest))
     }
 
-    /// Images that have a name of that repository.
-    pub(crate) fn images_of(&self, repository: &Reference) -> Vec<Arc<Image>> {
+    /// Images that repository has served, as far as they have a name of it.
+    pub(crate) fn served_by(&self, repository: &Reference) -> Vec<Arc<Image>> {
         let state = self.state.lock();
         let named = state.names.iter();
-        let named = named.filter(|(name, _)| is_of_repository(name, repository));
-        let found = named.filter_map(|(_, digest)| state.images.get(digest).cloned());
+        let named = named.filter(|(name, lead)| lead.served && is_of_repository(name, repository));
+        let found = named.filter_map(|(_, lead)| state.images.get(&lead.digest).cloned());
         found.collect()
     }
 
     /// Gives an image that is whole its name.
     pub(crate) fn name(&self, name: &str, image: &Arc<Image>) -> Result<()> {
-        let record = NameRecord {
-            name: name.into(),
-            digest: image.digest().clone(),
-        };
+        self.lead(name, image, false)
+    }
+
+    /// The same, for one that the repository of that name has served.
+    pub(crate) fn name_served(&self, name: &str, image: &Arc<Image>) -> Result<()> {
+        self.lead(name, image, true)
+    }
+
+    fn lead(&self, name: &str, image: &Arc<Image>, served: bool) -> Result<()> {
+        self.check_open(name)?;
         let mut state = self.state.lock();
-        if state.names.get(name) == Some(image.digest()) {
+        let before = state.names.get(name);
+        // What was served once stays so, whoever brings the same again.
+        if before.is_some_and(|lead| lead.digest == *image.digest() && lead.served >= served) {
             return Ok(());
         }
+        let record = NameRecord {
+            name: name.into(),
+            lead: Lead {
+                digest: image.digest().clone(),
+                served,
+            },
+        };
         write_json(&self.name_file(name), &record)?;
-        state.names.insert(record.name, record.digest);
+        state.names.insert(record.name, record.lead);
         Ok(())
+    }
+
+    /// Refuses to go on once the images are another's.
+    pub(crate) fn check_open(&self, what: &str) -> Result<()> {
+        match self.tasks.stopping().is_cancelled() {
+            true => Err(ImageError::Stopped(what.into())),
+            false => Ok(()),
+        }
     }
 
     /// Notes an image whose layers are all there.
     fn insert(&self, image: Image) -> Result<Arc<Image>> {
+        self.check_open(image.digest().as_str())?;
         let path = self.images.join("manifests").join(hex(image.digest()));
         let mut state = self.state.lock();
         write_json(&path, &image)?;
@@ -372,8 +426,8 @@ impl Inner {
             let Some(record) = read_json::<NameRecord>(&path)? else {
                 continue;
             };
-            if state.images.contains_key(&record.digest) {
-                state.names.insert(record.name, record.digest);
+            if state.images.contains_key(&record.lead.digest) {
+                state.names.insert(record.name, record.lead);
             }
         }
         *self.state.lock() = state;

@@ -4,7 +4,8 @@
 //! repository names what he likes in it. So a pull takes nothing that happens to be here: its
 //! repository has to serve every byte of it, once, whoever pulls and with whatever credentials. The
 //! same repository serves it to others too, so it is not asked again, neither by this process nor,
-//! as long as an image of that repository has a name here, by the next one.
+//! as long as an image that was pulled from that repository has its name here, by the next one. What
+//! was imported or made here under such a name is not of that repository.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,7 @@ impl Session<'_> {
     /// The same, for a pull: it takes what its repository serves, or has served before.
     pub(super) fn proving(mut self, store: &Inner) -> Self {
         self.proves = true;
-        for image in store.images_of(self.reference) {
+        for image in store.served_by(self.reference) {
             let parts = image.blobs().chain(image.diff_ids());
             parts.for_each(|part| self.note_served(part));
         }

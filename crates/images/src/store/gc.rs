@@ -202,7 +202,8 @@ impl Inner {
             }
             kept.insert(digest);
         }
-        for (name, digest) in &state.names {
+        for (name, lead) in &state.names {
+            let digest = &lead.digest;
             because(digest, format!("it is called {name}").into());
             roots.insert(digest.clone());
         }

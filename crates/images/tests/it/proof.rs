@@ -161,6 +161,47 @@ async fn what_a_repository_has_served_is_known_to_the_next_process_by_its_names(
 }
 
 #[tokio::test]
+async fn what_was_imported_under_a_name_of_a_repository_was_not_served_by_it() {
+    let (_data, store, layout, image) = host_with_a_secret().await;
+    let mute = registry_of(&layout, &image, refuses("/blobs/"));
+    let name = format!("{}/open:imported", mute.address);
+    let file = Layout::new();
+    let imported = file.image(ARCH, &simple(SECRET));
+    let file = file.add(imported, Some(&name));
+    store.import(file.path(), None).unwrap();
+    let refused = pull(&store, &mute, "open").await.unwrap_err();
+    assert!(matches!(refused, ImageError::Unknown { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_name_of_a_version_that_asked_for_no_proof_is_none() {
+    let (data, store, layout, image) = host_with_a_secret().await;
+    let open = registry_of(&layout, &image, |_, answer| answer);
+    pull(&store, &open, "open").await.unwrap();
+    drop(store);
+    for file in fs::read_dir(data.path().join("images/names")).unwrap() {
+        let path = file.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let served = record.as_object_mut().unwrap().remove("served");
+        assert_eq!(served, Some(json!(true)));
+        crate::layout::write(&path, record.to_string().as_bytes());
+    }
+    let store = Store::open(data.path(), options()).unwrap();
+    open.asked.lock().unwrap().clear();
+    let blobs = || {
+        let asked = open.asked.lock().unwrap();
+        asked.iter().filter(|line| line.contains("/blobs/")).count()
+    };
+    assert_eq!(pull(&store, &open, "open").await.unwrap(), SECRET);
+    assert_eq!(blobs(), 2, "its configuration and its layer");
+    // From then on it is one.
+    drop(store);
+    let store = Store::open(data.path(), options()).unwrap();
+    assert_eq!(pull(&store, &open, "open").await.unwrap(), SECRET);
+    assert_eq!(blobs(), 2, "nothing new");
+}
+
+#[tokio::test]
 async fn a_pinned_image_that_is_here_from_elsewhere_is_served_before_it_is_used() {
     let (_data, store, layout, image) = host_with_a_secret().await;
     let mute = registry_of(&layout, &image, refuses("/blobs/"));
