@@ -13,7 +13,7 @@ use model::{
     pool::{PoolSpec, RecyclePolicy},
 };
 use plan::claim::{Ending, released};
-use store::{Deletion, Outcome, Precondition, StoreError, StoreExt as _};
+use store::{Deletion, Outcome, Precondition, Query, StoreError, StoreExt as _};
 use tokio::time::Instant;
 
 use crate::{
@@ -170,23 +170,33 @@ impl E2b {
                     })
                 }
             };
-            match written {
-                Ok(version) => {
-                    // Who asks next must find it gone; a cache that lags is not a failure to end.
-                    let _ = self.catch_up(key, version).await;
-                    self.followers.have_seen(key, version).await;
-                    return Ok(Some(version));
+            let version = match written {
+                Ok(version) => version,
+                Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => continue,
+                // Somebody else's removal was first.
+                Err(StoreError::NotFound(_)) => {
+                    self.version_without(key, id).await?.max(sandbox.version())
                 }
-                Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => {}
-                // Somebody else's removal was first: later than what was seen.
-                Err(StoreError::NotFound(_)) => return Ok(Some(sandbox.version())),
                 Err(error) => return Err(error),
-            }
+            };
+            // Who asks next must find it gone; a cache that lags is not a failure to end.
+            let _ = self.catch_up(key, version).await;
+            self.followers.have_seen(key, version).await;
+            return Ok(Some(version));
         }
         Err(StoreError::Unavailable {
             outcome: Outcome::NotApplied,
             reason: "the record changes faster than it can be removed".into(),
         })
+    }
+
+    /// A version at which a delivery that was removed is gone. A removal of somebody else's has one that
+    /// nobody is told; what is listed after it is at least as new.
+    async fn version_without(&self, key: &Key, id: &SandboxId) -> Result<Version, StoreError> {
+        let mut query = Query::kind(key.kind).field("spec.sandboxId", id.as_str());
+        query.namespace.clone_from(&key.namespace);
+        query.limit = Some(1);
+        Ok(self.store.list(&query).await?.version)
     }
 
     /// The member as it goes back to a pool that recycles; `None` where it is removed instead.

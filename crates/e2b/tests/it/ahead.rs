@@ -29,6 +29,27 @@ async fn removed_elsewhere(world: &World, client: &Client) -> (String, Key, Vers
     (id, key, version)
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_lost_to_another_removal_is_stamped_with_what_covers_that() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let (id, _, version) = removed_elsewhere(&world, &client).await;
+    // It is there as this one looks, and gone as it removes.
+    let mut behind = Some(1);
+    let faults = world.store.faults();
+    faults.on_read(move || behind.take().unwrap_or(0));
+    let showing = async {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        world.store.catch_up();
+    };
+    let path = format!("/sandboxes/{id}");
+    let (killed, ()) = tokio::join!(client.delete(&path), showing);
+    assert_eq!(killed.status, 204, "{}", killed.text);
+    let stamped: u64 = killed.header(VERSION).unwrap().parse().unwrap();
+    assert!(stamped >= version.to_u64(), "{stamped} {version}");
+    assert_eq!(client.get(&path).await.status, 404);
+}
+
 async fn get_with(client: &Client, path: &str, version: &str) -> Reply {
     let mut request = client.request("GET", path, None);
     let value = HeaderValue::from_str(version).unwrap();
