@@ -27,6 +27,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::{
     Options,
+    attendance::Attending,
     head::OwnedHead,
     metrics::{Fault, Metrics, Open},
     proto::{FULL_DUPLEX_STREAMED, ProcessingRequest, ProcessingResponse, Said},
@@ -46,10 +47,12 @@ type Reply = Result<ProcessingResponse, Status>;
 /// Answers what an Envoy says of one request.
 pub(crate) fn converse(
     shared: Arc<Shared>,
+    attending: Attending,
     messages: Streaming<ProcessingRequest>,
 ) -> impl Stream<Item = Reply> + Send {
     let conversation = Conversation {
         _open: shared.metrics.begin(),
+        _attending: attending,
         shared,
         messages,
         stage: Stage::Begun,
@@ -65,6 +68,7 @@ struct Conversation {
     messages: Streaming<ProcessingRequest>,
     stage: Stage,
     _open: Open,
+    _attending: Attending,
 }
 
 enum Stage {

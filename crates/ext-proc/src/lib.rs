@@ -26,8 +26,10 @@
 //! | `reply` | from a verdict to what Envoy is told |
 //! | `conversation` | one request |
 //! | `server` | connections, start and stop |
+//! | `attendance` | whether a connection is of use |
 //! | [`metrics`] | what happened, as numbers |
 
+mod attendance;
 mod conversation;
 mod head;
 pub mod metrics;
@@ -62,9 +64,11 @@ pub struct Options {
     pub streams: u32,
     /// Connections of Envoys at once; more are closed.
     pub connections: usize,
-    /// How long an Envoy may take to begin: a connection with its first byte, a stream with the head
-    /// of its request, which Envoy sends with it.
+    /// How long an Envoy may take to begin: from a connection to its first stream, and a stream with the
+    /// head of its request, which Envoy sends with it.
     pub silence: Duration,
+    /// How long a connection is kept on which there is no request any more.
+    pub idle: Duration,
 }
 
 impl Default for Options {
@@ -75,6 +79,7 @@ impl Default for Options {
             streams: 4096,
             connections: 1024,
             silence: Duration::from_secs(10),
+            idle: Duration::from_secs(300),
         }
     }
 }

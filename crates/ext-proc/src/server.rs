@@ -15,7 +15,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ use tonic_prost::ProstCodec;
 
 use crate::{
     Options,
+    attendance::{Attendance, Unattended},
     conversation::{Shared, converse},
     metrics::{Fault, Metrics},
     proto::{ProcessingRequest, ProcessingResponse},
@@ -33,7 +34,6 @@ use crate::{
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An Envoy that is gone is noticed by its silence.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -152,21 +152,17 @@ impl Door {
             let _place = place;
             let serving = async {
                 stream.set_nodelay(true)?;
-                // One that says nothing holds a place for nobody.
-                let begins = timeout(shared.options.silence, stream.peek(&mut [0])).await;
-                let Ok(begins) = begins else {
-                    shared
-                        .metrics
-                        .fault(Fault::Silent, "a connection without a word");
-                    return Ok(());
-                };
-                begins?;
+                // One that asks nothing holds a place for nobody, however long its greetings are.
+                let first = Instant::now() + shared.options.silence;
                 match acceptor {
-                    None => serve(shared, stream, &stopping).await,
-                    Some(acceptor) => {
-                        let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
-                        serve(shared, stream, &stopping).await
-                    }
+                    None => serve(shared, stream, first, &stopping).await,
+                    Some(acceptor) => match timeout_at(first, acceptor.accept(stream)).await {
+                        Ok(stream) => serve(shared, stream?, first, &stopping).await,
+                        Err(_) => {
+                            silent(&shared);
+                            Ok(())
+                        }
+                    },
                 }
             };
             tokio::select! {
@@ -180,8 +176,18 @@ impl Door {
     }
 }
 
-/// Serves one connection, until its client goes or it is time to stop.
-async fn serve<S>(shared: Arc<Shared>, stream: S, stopping: &CancellationToken) -> io::Result<()>
+fn silent(shared: &Shared) {
+    let why = "a connection without a request";
+    shared.metrics.fault(Fault::Silent, why);
+}
+
+/// Serves one connection, until its client goes, it is of no use or it is time to stop.
+async fn serve<S>(
+    shared: Arc<Shared>,
+    stream: S,
+    first: Instant,
+    stopping: &CancellationToken,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -191,14 +197,26 @@ where
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL)
         .max_concurrent_streams(shared.options.streams);
-    let service = service_fn(move |request| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(call(shared, request).await) }
+    let attendance = Attendance::new();
+    let service = service_fn(|request| {
+        let (shared, attendance) = (shared.clone(), attendance.clone());
+        async move { Ok::<_, Infallible>(call(shared, attendance, request).await) }
     });
     let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         biased;
         ended = serving.as_mut() => ended,
+        unattended = attendance.unattended(first, shared.options.idle) => match unattended {
+            Unattended::Never => {
+                silent(&shared);
+                return Ok(());
+            }
+            // What it asks in this very moment is answered.
+            Unattended::AnyMore => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        },
         () = stopping.cancelled() => {
             serving.as_mut().graceful_shutdown();
             serving.await
@@ -207,7 +225,11 @@ where
     ended.map_err(io::Error::other)
 }
 
-async fn call(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+async fn call(
+    shared: Arc<Shared>,
+    attendance: Attendance,
+    request: Request<Incoming>,
+) -> Response<Body> {
     if request.uri().path() != PROCESS {
         let why = "only envoy.service.ext_proc.v3.ExternalProcessor is served here";
         shared.metrics.fault(Fault::OtherCall, why);
@@ -215,10 +237,10 @@ async fn call(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body>
     }
     let limit = shared.options.message_bytes;
     let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(limit);
-    grpc.streaming(Process(shared), request).await
+    grpc.streaming(Process(shared, attendance), request).await
 }
 
-struct Process(Arc<Shared>);
+struct Process(Arc<Shared>, Attendance);
 
 impl tonic::server::StreamingService<ProcessingRequest> for Process {
     type Response = ProcessingResponse;
@@ -226,7 +248,7 @@ impl tonic::server::StreamingService<ProcessingRequest> for Process {
     type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
-        let replies = converse(self.0.clone(), request.into_inner());
+        let replies = converse(self.0.clone(), self.1.begin(), request.into_inner());
         std::future::ready(Ok(tonic::Response::new(Box::pin(replies))))
     }
 }

@@ -288,10 +288,19 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
         let stream = tokio::net::TcpStream::connect(server.address()).await;
         stream.unwrap()
     };
-    // Without a word: closed, and its place is free again.
-    let mut mute = connect().await;
-    assert_eq!(mute.read(&mut [0]).await.unwrap(), 0);
-    assert_eq!(metrics.faults(Fault::Silent), 1);
+    // Without a word, or with a greeting and no request: closed, and its place is free again.
+    for greeting in [
+        &b""[..],
+        b"P",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ] {
+        let before = metrics.faults(Fault::Silent);
+        let mut idle = connect().await;
+        idle.write_all(greeting).await.unwrap();
+        // What it is greeted with, and then the end.
+        let _ = idle.read_to_end(&mut Vec::new()).await;
+        assert_eq!(metrics.faults(Fault::Silent), before + 1);
+    }
 
     // A stream without a head, on a connection that stays.
     let (mut sender, connection) =
@@ -310,7 +319,7 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
     let body = response.into_body().collect().await.unwrap();
     let late = body.trailers().and_then(|all| all.get("grpc-status"));
     assert_eq!(late.or(early.as_ref()).unwrap(), DEADLINE_EXCEEDED);
-    assert_eq!(metrics.faults(Fault::Silent), 2);
+    assert_eq!(metrics.faults(Fault::Silent), 4);
 
     // Two are there: that one and another; the third is sent away.
     let mut second = connect().await;
@@ -320,4 +329,32 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
     assert_eq!(metrics.faults(Fault::Crowded), 1);
     drop((sender, second));
     connection.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_any_more_is_closed() {
+    let world = World::new();
+    world.apply(world.route("runs"));
+    let options = Options {
+        idle: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let server = serve_with(&world, options).await;
+    let stream = tokio::net::TcpStream::connect(server.address()).await;
+    let stream = TokioIo::new(stream.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream)
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::post(format!("http://{}{PROCESS}", server.address()))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(framed(&good("80-runs.sbx.test")))))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    response.into_body().collect().await.unwrap();
+    // By the server: the client would stay.
+    connection.await.unwrap().unwrap();
+    assert!(sender.is_closed());
+    assert_eq!(server.metrics().faults(Fault::Silent), 0);
 }
