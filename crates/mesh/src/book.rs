@@ -10,7 +10,7 @@ use routes::{Changes, Everything, Message, Outcome, Resync, Snapshot, Table, Wri
 pub trait Book: Send + Sync + Debug {
     /// Takes what a peer says.
     fn apply(&self, message: Message, now: Duration) -> Outcome;
-    /// Takes everything a peer knows.
+    /// Takes everything a peer knows, as [`Table::adopt`].
     fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync;
     /// See [`Table::since`].
     fn since(&self, after: Version, told: Option<u64>) -> Option<Changes>;
@@ -28,7 +28,7 @@ impl Book for Table {
     }
 
     fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync {
-        Table::replace_all(self, snapshot, now)
+        Table::adopt(self, snapshot, now)
     }
 
     fn since(&self, after: Version, told: Option<u64>) -> Option<Changes> {

@@ -47,7 +47,7 @@ use routes::{Message, Outcome};
 
 use crate::{
     book::{Book, Heard},
-    frame::{Frame, Numbered, Push},
+    frame::{self, Frame, Numbered, Push},
     options::Options,
     stats::{Counts, Stats},
     why::Why,
@@ -263,7 +263,11 @@ impl Core {
                 book.apply(message.clone(), now);
             }
             self.counts.said += 1;
-            self.ring.push(message, now);
+            if frame::fits(&message) {
+                self.ring.push(message, now);
+            } else {
+                self.lose(Self::version_of(&message), now);
+            }
         }
         self.pump_all(now);
     }
@@ -374,6 +378,13 @@ impl Core {
                 }
             }
         }
+        let processes = |is_side: fn(Side) -> bool| {
+            let links = self.links.values().filter(move |link| is_side(link.side));
+            links.filter_map(|link| link.peer.as_ref().map(|peer| peer.process))
+        };
+        let here: BTreeSet<u64> = processes(|side| matches!(side, Side::Accepted(_))).collect();
+        let there = processes(|side| matches!(side, Side::Dialled(_)));
+        stats.unmet = there.filter(|process| !here.contains(process)).count();
         let own = self.watched();
         if ahead.incarnation() == own.incarnation() {
             stats.behind = ahead.sequence().saturating_sub(own.sequence());

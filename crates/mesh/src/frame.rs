@@ -29,6 +29,10 @@ pub const FORMAT: u32 = 1;
 pub const LENGTH: usize = 4;
 /// Bytes of kind and number.
 const HEAD: usize = 9;
+/// What the messages of one frame may take, beside all that is around them.
+const ROOM: usize = LONGEST - 1024;
+/// What a message takes at most, without the texts in it.
+const BARE: usize = 1024;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -76,6 +80,40 @@ pub struct Push {
     pub first: u64,
     /// One after the other.
     pub messages: Vec<Message>,
+}
+
+/// Whether a message fits into a frame at all.
+pub(crate) fn fits(message: &Message) -> bool {
+    weight(message) <= ROOM
+}
+
+/// How many of these messages, from the first on, fit into one frame.
+pub(crate) fn fitting<'m>(messages: impl Iterator<Item = &'m Message>) -> usize {
+    let mut left = ROOM;
+    let whole = messages.take_while(|message| {
+        let rest = left.checked_sub(weight(message));
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    });
+    whole.count()
+}
+
+/// At least as many bytes as a message takes. To write it only to measure it would cost twice.
+fn weight(message: &Message) -> usize {
+    match message {
+        Message::Upsert(route) => {
+            let id = route.id.as_ref().map_or(0, |id| id.as_str().len());
+            let owner = route.owner.as_ref().map_or(0, |o| o.as_str().len());
+            // Names are plain; of other text a byte may take six.
+            let mask = route.mask_host.as_ref().map_or(0, |mask| mask.len() * 6);
+            let key = route.namespace.as_str().len() + route.name.as_str().len();
+            BARE + key + id + owner + mask
+        }
+        Message::Delete(deletion) => {
+            BARE + deletion.namespace.as_str().len() + deletion.name.as_str().len()
+        }
+        Message::Unreadable(_) => BARE,
+    }
 }
 
 /// All pushes so far were applied.
@@ -325,6 +363,52 @@ mod tests {
             panic!("a hello")
         };
         assert_eq!((hello.role, hello.format), (Role::Other, 9));
+    }
+
+    fn masked(mask: String) -> Message {
+        Message::from(routes::Route {
+            version: Version::from_u64(u64::MAX),
+            epoch: model::Epoch(u32::MAX),
+            uid: model::Uid::from_random(u128::MAX),
+            namespace: Namespace::new("n".repeat(63)).unwrap(),
+            name: Name::new("n".repeat(63)).unwrap(),
+            id: Some(model::SandboxId::new("s".repeat(32)).unwrap()),
+            state: routes::State::Resuming,
+            address: Some(routes::Address::Pod([0xffff_u16; 8].into())),
+            wake_on_traffic: false,
+            is_closing: false,
+            agent: routes::Gate::Token(routes::TokenHash([0xff; 32])),
+            traffic: routes::Gate::Token(routes::TokenHash([0xff; 32])),
+            owner: Some(Namespace::new("n".repeat(63)).unwrap()),
+            mask_host: Some(mask.into()),
+        })
+    }
+
+    #[test]
+    fn a_message_takes_no_more_than_its_weight() {
+        for mask in ["", "localhost", "\u{1}\"\\", "é"] {
+            let message = masked(mask.repeat(300));
+            let bytes = serde_json::to_vec(&message).unwrap();
+            assert!(bytes.len() < weight(&message), "{}", bytes.len());
+        }
+    }
+
+    #[test]
+    fn as_many_messages_as_fit_into_a_frame_are_sent_in_one() {
+        let large = masked("\u{1}".repeat(10_000));
+        let many = vec![large; 512];
+        let count = fitting(many.iter());
+        assert!((1..512).contains(&count), "{count}");
+        let push = Push {
+            first: u64::MAX,
+            messages: many[..count].to_vec(),
+        };
+        let number = u64::MAX;
+        let frame = Frame::Push(push);
+        assert!(Numbered { number, frame }.encode().is_ok());
+        let huge = masked("a".repeat(LONGEST));
+        assert!(!fits(&huge));
+        assert_eq!(fitting([&huge].into_iter()), 0);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Counts {
     pub snapshots_taken: u64,
     /// See `snapshots_taken`.
     pub snapshots_given: u64,
-    /// Messages that were not pushed to a peer that did not keep up.
+    /// Messages that were not pushed to a peer that did not keep up, or fit into no frame.
     pub overflowed: u64,
     /// How often a peer lost its good standing.
     pub late: u64,
@@ -50,6 +50,8 @@ pub struct Stats {
     pub dialled: usize,
     /// Links others have made to it.
     pub accepted: usize,
+    /// Peers that this process has made a link to, and that have made none to it.
+    pub unmet: usize,
     /// Peers that are told of changes.
     pub listeners: usize,
     /// Of those, in good standing.

@@ -6,6 +6,8 @@
 //! | a route at r | taken if v > r; at v = r by [`Writer`], then content | taken if v ≥ r |
 //! | a tombstone at d | taken if v > d | taken if v > d |
 //!
+//! A peer's upsert that would be taken is not if the own watch has passed v: it brought what there was.
+//!
 //! Before all this, v at or below the base is refused. Each row takes the maximum of one total
 //! order, (version, dead, writer, content), so the order of arrival cannot matter.
 
@@ -27,6 +29,14 @@ impl Slot {
         match self {
             Self::Live { route, .. } => route.version,
             Self::Dead { version, .. } => *version,
+        }
+    }
+
+    /// Whether it is a route that the own watch has not told of.
+    pub(crate) fn is_peers(&self) -> bool {
+        match self {
+            Self::Live { writer, .. } => *writer == Writer::Peer,
+            Self::Dead { .. } => false,
         }
     }
 }

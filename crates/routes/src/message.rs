@@ -16,7 +16,7 @@ use serde::{
 
 use crate::{
     outcome::Invalid,
-    route::{Address, Gate, Route, State, keep},
+    route::{Address, Gate, Route, State, bounded, keep},
 };
 
 /// Who speaks. The merge rules are the same for both, but for a tie.
@@ -156,6 +156,8 @@ impl Wire {
             .owner
             .map(|f| f.read().ok_or(Invalid::Incomplete))
             .transpose()?;
+        let traffic = readable(self.traffic).unwrap_or_default();
+        let (mask_host, traffic) = bounded(readable(self.mask_host), traffic);
         Ok(Message::from(Route {
             version,
             epoch: readable(self.epoch).ok_or(Invalid::Incomplete)?,
@@ -169,9 +171,9 @@ impl Wire {
             wake_on_traffic: readable(self.wake_on_traffic).unwrap_or(false),
             is_closing: readable(self.is_closing).unwrap_or(false),
             agent: readable(self.agent).unwrap_or_default(),
-            traffic: readable(self.traffic).unwrap_or_default(),
+            traffic,
             owner,
-            mask_host: readable(self.mask_host),
+            mask_host,
         }))
     }
 }
@@ -285,6 +287,20 @@ mod tests {
             (route.agent, route.traffic, route.address),
             (Gate::Closed, Gate::Closed, None)
         );
+    }
+
+    #[test]
+    fn a_mask_that_is_too_long_is_none_and_closes_what_it_masks() {
+        let longest = "a".repeat(crate::route::LONGEST_MASK);
+        let Message::Upsert(route) = decode(with("maskHost", json!(longest))) else {
+            panic!("readable")
+        };
+        assert_eq!(route.mask_host.as_deref(), Some(longest.as_str()));
+        assert_eq!(route.traffic, Gate::Open);
+        let Message::Upsert(route) = decode(with("maskHost", json!(longest + "a"))) else {
+            panic!("readable")
+        };
+        assert_eq!((&route.mask_host, route.traffic), (&None, Gate::Closed));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub enum Ignored {
     Covered,
     /// The key is unknown, and tombstones at least that new were forgotten: it may be dead.
     BelowFloor,
+    /// A peer tells of a version that the own watch has passed without bringing that.
+    Passed,
     /// A delete of an unknown key while there are too many tombstones; the own watch will tell.
     TooManyTombstones,
 }
@@ -71,8 +73,11 @@ pub enum Resync {
         /// Keys left alone because the table knows something newer than the snapshot.
         newer: usize,
     },
-    /// A newer snapshot was taken before.
+    /// A newer snapshot was taken before; a peer's, also if the own watch has passed it.
     Older,
+    /// The own list is older than a peer's snapshot that was taken before, which no own list has
+    /// confirmed. The table is as before: either the list lags, or the store went back.
+    OlderThanTold,
 }
 
 /// How many messages met which end.
@@ -88,6 +93,11 @@ pub struct Counts {
     pub covered: u64,
     /// See [`Ignored::BelowFloor`].
     pub below_floor: u64,
+    /// See [`Ignored::Passed`].
+    pub passed: u64,
+    /// Routes that a peer had told of and that went when the own watch had passed their versions
+    /// without bringing them. A fault upstream, or a store that was restored.
+    pub refuted: u64,
     /// See [`Ignored::TooManyTombstones`].
     pub too_many_tombstones: u64,
     /// Messages that contradicted another at the same version, whichever won. A fault upstream.
@@ -111,6 +121,7 @@ impl Counts {
             Outcome::Ignored(Ignored::Conflict) => &mut self.conflicts,
             Outcome::Ignored(Ignored::Covered) => &mut self.covered,
             Outcome::Ignored(Ignored::BelowFloor) => &mut self.below_floor,
+            Outcome::Ignored(Ignored::Passed) => &mut self.passed,
             Outcome::Ignored(Ignored::TooManyTombstones) => &mut self.too_many_tombstones,
             Outcome::Invalid(Invalid::NoVersion) => &mut self.no_version,
             Outcome::Invalid(Invalid::NoState) => &mut self.no_state,

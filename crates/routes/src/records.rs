@@ -3,7 +3,7 @@
 //! One writer at a time works here. Readers see the published index only.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     ptr,
     sync::Arc,
     time::Duration,
@@ -13,7 +13,7 @@ use model::{Name, Namespace, SandboxId, Uid, Version};
 
 use crate::{
     claims::{Claims, Published},
-    graves::Graves,
+    graves::{Graves, Key},
     merge::{Marks, Slot, Upsert, judge_delete, judge_upsert},
     message::{Deletion, Message, Snapshot, Writer},
     outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync},
@@ -36,7 +36,13 @@ pub(crate) struct Records {
     graves: Graves,
     recent: Recent,
     marks: Marks,
+    /// Who gave the base.
+    based_on: Option<Writer>,
+    /// How far the own watch has passed, and how far that or a peer whose snapshot was taken has.
+    passed: Version,
     watched: Version,
+    /// Routes beyond the own watch that only a peer has told of.
+    unconfirmed: BTreeSet<(Version, Key)>,
     counts: Counts,
 }
 
@@ -73,6 +79,12 @@ impl Listed {
         Self { version, routes }
     }
 
+    /// Newer than the list, so a delta like any other, even if the list is too old; or invalid, and
+    /// then the key keeps what it had.
+    fn is_delta(&self, route: &Route) -> bool {
+        route.version > self.version || route.version == Version::ZERO
+    }
+
     fn names(&self, namespace: &Namespace, name: &Name) -> bool {
         let key = (namespace, name);
         self.routes
@@ -90,7 +102,10 @@ impl Records {
             graves: Graves::new(limits.retention, limits.max_tombstones),
             recent: Recent::new(limits.max_recent),
             marks: Marks::default(),
+            based_on: None,
+            passed: Version::ZERO,
             watched: Version::ZERO,
+            unconfirmed: BTreeSet::new(),
             counts: Counts::default(),
         }
     }
@@ -119,8 +134,10 @@ impl Records {
 
     /// See [`crate::Table::since`].
     pub(crate) fn since(&self, after: Version, told: Option<u64>) -> Option<Changes> {
-        // What a snapshot or a collected tombstone settled has left no trace.
-        if after < self.marks.base || after < self.marks.floor {
+        let is_vouched = self.based_on == Some(Writer::Watch);
+        // What a snapshot or a collected tombstone settled has left no trace. Of a peer's snapshot
+        // nothing is told anyway.
+        if is_vouched && after < self.marks.base || after < self.marks.floor {
             return None;
         }
         let keys = self.recent.after(after, told)?;
@@ -137,12 +154,19 @@ impl Records {
         Some(Changes {
             messages: messages.collect(),
             stamp: self.recent.last(),
-            watched: self.watched,
+            watched: if is_vouched {
+                self.watched
+            } else {
+                Version::ZERO
+            },
         })
     }
 
     /// See [`crate::Table::everything`].
-    pub(crate) fn everything(&self) -> Everything {
+    pub(crate) fn everything(&self) -> Option<Everything> {
+        if self.based_on != Some(Writer::Watch) {
+            return None;
+        }
         let mut deletions = Vec::new();
         for (namespace, space) in &self.spaces {
             for (name, kept) in space {
@@ -158,14 +182,14 @@ impl Records {
                 }
             }
         }
-        Everything {
+        Some(Everything {
             snapshot: Snapshot {
                 version: self.watched,
                 routes: self.routes(),
             },
             deletions,
             stamp: self.recent.last(),
-        }
+        })
     }
 
     pub(crate) fn watched(&self) -> Version {
@@ -205,8 +229,51 @@ impl Records {
         self.counts.count(outcome);
     }
 
-    pub(crate) fn watch_passed(&mut self, version: Version) {
+    /// See [`crate::Table::watch_passed`].
+    pub(crate) fn watch_passed(&mut self, published: &Published, version: Version) -> bool {
+        self.passed = self.passed.max(version);
         self.watched = self.watched.max(version);
+        if self.based_on == Some(Writer::Peer) {
+            // What the watch brought up to the base was not looked at.
+            return self.passed >= self.marks.base;
+        }
+        let mut is_doubtful = false;
+        while let Some((first, _)) = self.unconfirmed.first()
+            && *first <= self.passed
+        {
+            if let Some((version, key)) = self.unconfirmed.pop_first() {
+                is_doubtful |= self.refute(published, version, &key);
+            }
+        }
+        is_doubtful
+    }
+
+    /// Drops a route that a peer has told of and the own watch has passed without bringing it.
+    fn refute(&mut self, published: &Published, version: Version, (namespace, name): &Key) -> bool {
+        let Some(space) = self.spaces.get_mut(namespace) else {
+            return false;
+        };
+        let Some(Slot::Live {
+            route,
+            writer: Writer::Peer,
+        }) = space.get(name).map(|kept| &kept.slot)
+        else {
+            return false;
+        };
+        if route.version != version {
+            return false;
+        }
+        let route = Arc::clone(route);
+        if let Some(kept) = space.remove(name) {
+            self.recent.forget(kept.stamp);
+        }
+        if space.is_empty() {
+            self.spaces.remove(namespace);
+        }
+        self.live -= 1;
+        self.claims.change(published, Some(&route), None);
+        self.counts.refuted += 1;
+        true
     }
 
     pub(crate) fn upsert(
@@ -224,6 +291,10 @@ impl Records {
             Upsert::Vouch => {
                 self.vouch(&route);
                 Outcome::Ignored(Ignored::Duplicate)
+            }
+            // What there was at that version the own watch has brought.
+            Upsert::Take if by == Writer::Peer && route.version <= self.passed => {
+                Outcome::Ignored(Ignored::Passed)
             }
             Upsert::Take => Outcome::Applied(self.put(published, route, by)),
             Upsert::TakeInConflict => {
@@ -278,22 +349,21 @@ impl Records {
         })
     }
 
+    /// See [`crate::Table::replace_all`].
     pub(crate) fn replace_all(
         &mut self,
         published: &Published,
         listed: &Listed,
         now: Duration,
     ) -> Resync {
-        let (mut changed, mut deleted, mut newer) = (0, 0, 0);
+        let (mut changed, mut newer) = (0, 0);
         let is_older = listed.version < self.marks.base;
         if !is_older {
             self.recent.settle(listed.version);
         }
         for route in &listed.routes {
-            if route.version > listed.version || route.version == Version::ZERO {
-                // Newer than the list, so a delta like any other, even if the list is too old;
-                // or invalid, and then the key keeps what it had.
-                self.take_delta(published, route, now);
+            if listed.is_delta(route) {
+                self.take_delta(published, route, Writer::Watch, now);
                 continue;
             }
             if is_older {
@@ -314,8 +384,85 @@ impl Records {
             }
         }
         if is_older {
+            return match self.based_on {
+                Some(Writer::Peer) => Resync::OlderThanTold,
+                Some(Writer::Watch) | None => Resync::Older,
+            };
+        }
+        let deleted = self.drop_unlisted(published, listed);
+        self.settle_at(listed.version, Writer::Watch);
+        self.passed = self.passed.max(listed.version);
+        Resync::Taken {
+            changed,
+            deleted,
+            newer,
+        }
+    }
+
+    /// See [`crate::Table::adopt`].
+    pub(crate) fn adopt(
+        &mut self,
+        published: &Published,
+        listed: &Listed,
+        now: Duration,
+    ) -> Resync {
+        let (mut changed, mut newer) = (0, 0);
+        let is_known = self.based_on.is_some() && listed.version <= self.passed;
+        let is_older = is_known || listed.version < self.marks.base;
+        if !is_older {
+            self.recent.settle(listed.version);
+            self.settle_at(listed.version, Writer::Peer);
+        }
+        for route in &listed.routes {
+            if listed.is_delta(route) {
+                self.take_delta(published, route, Writer::Peer, now);
+                continue;
+            }
+            // The own watch knows what there was at the versions that it has passed.
+            if is_older || route.version <= self.passed {
+                continue;
+            }
+            match self.slot(&route.namespace, &route.name) {
+                Some(slot) if slot.version() > listed.version => newer += 1,
+                Some(Slot::Live {
+                    route: known,
+                    writer: Writer::Watch,
+                }) if known.version >= route.version => {}
+                Some(Slot::Live { route: known, .. }) if known == route => {}
+                Some(Slot::Live { .. } | Slot::Dead { .. }) | None => {
+                    self.put(published, Arc::clone(route), Writer::Peer);
+                    changed += 1;
+                }
+            }
+        }
+        if is_older {
             return Resync::Older;
         }
+        Resync::Taken {
+            changed,
+            deleted: self.drop_unlisted(published, listed),
+            newer,
+        }
+    }
+
+    fn settle_at(&mut self, version: Version, by: Writer) {
+        self.marks.base = version;
+        self.based_on = Some(by);
+        self.watched = self.watched.max(version);
+        // What is not newer than the base stands or falls with that.
+        while self
+            .unconfirmed
+            .first()
+            .is_some_and(|(of, _)| *of <= version)
+        {
+            self.unconfirmed.pop_first();
+        }
+        self.counts.snapshots += 1;
+    }
+
+    /// Drops what a snapshot lacks, and answers how many routes that were.
+    fn drop_unlisted(&mut self, published: &Published, listed: &Listed) -> usize {
+        let mut deleted = 0;
         let Self {
             spaces,
             live,
@@ -343,19 +490,12 @@ impl Records {
             });
             !space.is_empty()
         });
-        self.marks.base = listed.version;
-        self.watched = self.watched.max(listed.version);
-        self.counts.snapshots += 1;
-        Resync::Taken {
-            changed,
-            deleted,
-            newer,
-        }
+        deleted
     }
 
-    fn take_delta(&mut self, published: &Published, route: &Arc<Route>, now: Duration) {
+    fn take_delta(&mut self, published: &Published, route: &Arc<Route>, by: Writer, now: Duration) {
         let outcome = if keep(route.state) {
-            self.upsert(published, Arc::clone(route), Writer::Watch)
+            self.upsert(published, Arc::clone(route), by)
         } else {
             let (namespace, name) = (route.namespace.clone(), route.name.clone());
             self.delete(published, namespace, name, route.version, now)
@@ -430,10 +570,17 @@ impl Records {
     fn set(&mut self, namespace: Namespace, name: Name, slot: Slot) -> Option<Slot> {
         let version = slot.version();
         let key = (namespace.clone(), name.clone());
+        if slot.is_peers() && version > self.marks.base {
+            self.unconfirmed.insert((version, key.clone()));
+        }
         let space = self.spaces.entry(namespace).or_default();
         match space.entry(name) {
             Entry::Occupied(mut kept) => {
                 let kept = kept.get_mut();
+                let before = kept.slot.version();
+                if kept.slot.is_peers() && before != version {
+                    self.unconfirmed.remove(&(before, key.clone()));
+                }
                 kept.stamp = self.recent.note(Some(kept.stamp), key, version);
                 Some(std::mem::replace(&mut kept.slot, slot))
             }

@@ -9,6 +9,10 @@ use model::{Epoch, Name, Namespace, Sandbox, SandboxId, Uid, Version, lifecycle,
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+/// The longest mask of a host, in bytes as it is written: more than any that is a host once its ports
+/// are filled in.
+pub const LONGEST_MASK: usize = 2048;
+
 /// Where one delivery of one sandbox is reached.
 ///
 /// The order of the fields is a rule: of two different accounts of one key at one version, by one
@@ -72,6 +76,14 @@ impl Route {
         let public = network.and_then(|n| n.allow_public_traffic);
         let traffic = lifecycle::traffic(sandbox);
         let is_closing = traffic == State::Running && lifecycle::is_closing(sandbox);
+        let gate = if public == Some(false) {
+            let access = spec.access.as_deref();
+            Gate::of_hash(access.and_then(|a| a.traffic_token.as_deref()))
+        } else {
+            Gate::Open
+        };
+        let mask = network.and_then(|n| n.mask_request_host.clone());
+        let (mask_host, gate) = bounded(mask, gate);
         Some(Self {
             version: sandbox.version(),
             epoch: spec.epoch,
@@ -89,19 +101,23 @@ impl Route {
                 // Without a token the agent's port is nobody's.
                 None => Gate::Closed,
             },
-            traffic: if public == Some(false) {
-                let access = spec.access.as_deref();
-                Gate::of_hash(access.and_then(|a| a.traffic_token.as_deref()))
-            } else {
-                Gate::Open
-            },
+            traffic: gate,
             owner: spec.owner.as_ref().map(|owner| owner.team.clone()),
-            mask_host: network.and_then(|n| n.mask_request_host.clone()),
+            mask_host,
         })
     }
 
     pub(crate) fn same_key(&self, other: &Self) -> bool {
         self.name == other.name && self.namespace == other.namespace
+    }
+}
+
+/// A mask that is too long is none, and then nobody passes: what is behind those ports is meant to see
+/// no other host. Without a bound one record could fill the memory and the links of every gateway.
+pub(crate) fn bounded(mask: Option<Box<str>>, traffic: Gate) -> (Option<Box<str>>, Gate) {
+    match mask {
+        Some(mask) if mask.len() > LONGEST_MASK => (None, Gate::Closed),
+        mask => (mask, traffic),
     }
 }
 

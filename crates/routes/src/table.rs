@@ -235,7 +235,7 @@ impl Table {
         outcome
     }
 
-    /// Takes everything the store held at one version. From here on the table is synced, and
+    /// Takes everything the store held at one version, by an own list. From here on the table is synced, and
     /// deltas at or below that version are ignored.
     ///
     /// A key that the snapshot lacks is deleted, unless the table knows something newer than the
@@ -243,11 +243,30 @@ impl Table {
     /// every old snapshot and is refused: start with a new table.
     pub fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync {
         // Sorted before locking.
-        let listed = Listed::new(snapshot);
+        self.settle(&Listed::new(snapshot), now, Records::replace_all)
+    }
+
+    /// Takes everything that a peer knew when its watch was at one version: what a table begins with
+    /// until it has a list of its own, and what helps one whose watch hangs.
+    ///
+    /// What the own watch has passed it knows better: that stays, and a snapshot that is no newer is
+    /// not taken at all. The rest is a peer's word, which the own list has yet to confirm; until then
+    /// this table vouches for nothing, so hearsay goes no further.
+    pub fn adopt(&self, snapshot: Snapshot, now: Duration) -> Resync {
+        self.settle(&Listed::new(snapshot), now, Records::adopt)
+    }
+
+    fn settle(
+        &self,
+        listed: &Listed,
+        now: Duration,
+        take: impl FnOnce(&mut Records, &Published, &Listed, Duration) -> Resync,
+    ) -> Resync {
         let mut records = self.records.lock();
-        let resync = records.replace_all(&self.published, &listed, now);
-        if resync == Resync::Older {
-            return resync;
+        let resync = take(&mut records, &self.published, listed, now);
+        match resync {
+            Resync::Taken { .. } => {}
+            Resync::Older | Resync::OlderThanTold => return resync,
         }
         self.synced.store(true, Ordering::Release);
         self.sweep(&mut records, now);
@@ -259,13 +278,20 @@ impl Table {
     }
 
     /// Everything up to this version was delivered by the own watch and applied here.
-    pub fn watch_passed(&self, version: Version, now: Duration) {
+    ///
+    /// Routes up to there that only a peer has told of were never in the store, or in one that was
+    /// restored since: they go. Answers whether the store has to be listed again: because of those,
+    /// whose keys may have other routes, or because a peer's snapshot was taken that the watch has
+    /// passed now.
+    pub fn watch_passed(&self, version: Version, now: Duration) -> bool {
         let mut records = self.records.lock();
-        records.watch_passed(version);
+        let is_doubtful = records.watch_passed(&self.published, version);
         self.sweep(&mut records, now);
+        is_doubtful
     }
 
-    /// How far the own watch has passed: everything up to this version is here.
+    /// How far the own watch has passed, or that of a peer whose snapshot was taken: everything up to
+    /// this version is here.
     #[must_use]
     pub fn watched(&self) -> Version {
         self.records.lock().watched()
@@ -282,12 +308,12 @@ impl Table {
         self.synced().then(|| records.since(after, told)).flatten()
     }
 
-    /// All that this table knows; nothing if it is not synced. The same tables give the same order.
+    /// All that this table knows; nothing if it is not synced, or by a peer's snapshot only. The same tables give the same order.
     /// Waits for writers: not for the request path.
     #[must_use]
     pub fn everything(&self) -> Option<Everything> {
         let records = self.records.lock();
-        let mut all = self.synced().then(|| records.everything())?;
+        let mut all = self.synced().then(|| records.everything()).flatten()?;
         drop(records);
         all.snapshot.routes.sort_unstable_by(|a, b| {
             (a.version, &a.namespace, &a.name).cmp(&(b.version, &b.namespace, &b.name))

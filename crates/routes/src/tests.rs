@@ -7,6 +7,7 @@ use model::{Epoch, Incarnation, Name, Namespace, SandboxId, Uid, Version};
 use crate::{Address, Deletion, Gate, Message, Route, Snapshot, State, Table};
 
 mod convergence;
+mod hearsay;
 mod history;
 mod ids;
 mod readers;

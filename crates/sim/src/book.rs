@@ -74,7 +74,7 @@ impl Book for GatewayBook {
     }
 
     fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync {
-        self.table.replace_all(snapshot, now)
+        self.table.adopt(snapshot, now)
     }
 
     fn since(&self, after: Version, told: Option<u64>) -> Option<Changes> {

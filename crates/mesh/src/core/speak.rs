@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 use model::Version;
 
 use super::{Core, LinkId, Output, link::Link};
-use crate::frame::{Ack, Frame, Push};
+use crate::frame::{Ack, Frame, Push, fitting};
 
 /// How many pushed messages may lack an acknowledgement.
 const WINDOW: u64 = 1024;
-/// The most messages of one frame: far below the longest frame, whatever is in them.
+/// The most messages of one frame; fewer if they are large.
 const BATCH: usize = 256;
 
 /// Names a wait.
@@ -69,7 +69,8 @@ impl Core {
             }
             let room = WINDOW.saturating_sub(link.cursor - link.acked.min(link.cursor));
             let most = BATCH.min(usize::try_from(room).unwrap_or(BATCH));
-            let messages = self.ring.from(link.cursor, most);
+            let mut messages = self.ring.from(link.cursor, most);
+            messages.truncate(fitting(messages.iter()));
             if messages.is_empty() {
                 return;
             }

@@ -16,9 +16,9 @@ use rand_next::seq::SliceRandom as _;
 use routes::{Message, Resync, Route, Snapshot};
 
 use super::{Core, LinkId, link::Asked};
-use crate::frame::{Answer, Ask, Frame, More, Part};
+use crate::frame::{Answer, Ask, Frame, More, Part, fits, fitting};
 
-/// The most messages of one part: far below the longest frame, whatever is in them.
+/// The most messages of one part; fewer if they are large.
 const PART: usize = 512;
 /// How many parts may be on their way: while one is read the next is written.
 const AHEAD: usize = 3;
@@ -144,10 +144,15 @@ impl Core {
             let Some(all) = book.everything() else {
                 return nothing(Answer::Unsynced, Version::ZERO);
             };
-            self.counts.snapshots_given += 1;
             let routes = all.snapshot.routes.into_iter().map(Message::Upsert);
             let deletions = all.deletions.into_iter().map(Message::Delete);
             let rest: Vec<Message> = routes.chain(deletions).collect();
+            if !rest.iter().all(fits) {
+                // What it lacked would count as gone.
+                self.counts.overflowed += 1;
+                return nothing(Answer::Unsynced, Version::ZERO);
+            }
+            self.counts.snapshots_given += 1;
             return Giving {
                 round: ask.round,
                 answer: Answer::Everything,
@@ -158,7 +163,15 @@ impl Core {
         }
         match book.since(ask.after, ask.told) {
             None => nothing(Answer::Forgotten, book.watched()),
-            Some(changes) => {
+            Some(mut changes) => {
+                let all = changes.messages.len();
+                changes.messages.retain(fits);
+                let left_out = all - changes.messages.len();
+                if left_out > 0 {
+                    // So this vouches for nothing: the asker's own watch has to bring the rest.
+                    self.counts.overflowed += left_out as u64;
+                    changes.watched = Version::ZERO;
+                }
                 self.counts.told += changes.messages.len() as u64;
                 Giving {
                     round: ask.round,
@@ -179,7 +192,8 @@ impl Core {
         let Some(giving) = link.giving.as_mut().filter(|g| g.round == round) else {
             return;
         };
-        let messages: Vec<Message> = giving.rest.by_ref().take(PART).collect();
+        let most = fitting(giving.rest.as_slice().iter().take(PART));
+        let messages: Vec<Message> = giving.rest.by_ref().take(most).collect();
         let part = Part {
             round,
             answer: giving.answer,
@@ -279,7 +293,7 @@ impl Core {
         };
         match book.replace_all(snapshot, now) {
             Resync::Taken { .. } => self.counts.snapshots_taken += 1,
-            Resync::Older => {}
+            Resync::Older | Resync::OlderThanTold => {}
         }
         for message in joining.deletions {
             self.take_message(message, now);

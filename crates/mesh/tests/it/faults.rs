@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use kit::Tasks;
 use mesh::Why;
+use routes::Snapshot;
 use tokio::runtime;
 
 use crate::world::{Node, Passing, Relay, delete, eventually, linked, upsert, v};
@@ -164,8 +165,12 @@ async fn one_that_does_not_read_is_waited_for_once_and_comes_back() {
     .await;
     let silent = nodes[0].mesh.stats().counts.ended;
     assert_eq!(silent.get(&Why::Slow), None);
-    // Its own watch passes what it was not told of; then it is waited for again.
-    nodes[2].table.watch_passed(v(6000), Duration::ZERO);
+    // Its own list has what it was not told of; then it is waited for again.
+    let listed = Snapshot {
+        version: v(6000),
+        routes: nodes[0].table.routes(),
+    };
+    nodes[2].table.replace_all(listed, Duration::ZERO);
     eventually("it is in good standing", || {
         nodes[0].mesh.stats().in_standing == 2
     })

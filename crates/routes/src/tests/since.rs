@@ -41,7 +41,7 @@ fn learn(from: &Table, to: &Table, told: Option<u64>, now: Duration) -> u64 {
         return changes.stamp;
     }
     let all = from.everything().expect("a table that is synced");
-    to.replace_all(all.snapshot, now);
+    to.adopt(all.snapshot, now);
     for deletion in all.deletions {
         to.apply(Writer::Peer, Message::Delete(deletion), now);
     }
@@ -127,13 +127,18 @@ impl Side {
     }
 }
 
-fn ask(from: &Side, to: &mut Side, now: Duration) {
+fn ask(from: &Side, to: &mut Side, history: &[(u8, bool)], now: Duration) {
     to.told = Some(learn(&from.table, &to.table, to.told, now));
     for (key, at) in &from.known {
         to.know(*at, *key);
     }
-    // A full snapshot of the other's is as good as an own list.
-    to.watched = to.table.watched().sequence() as usize;
+    let reached = to.table.watched().sequence() as usize;
+    if reached > to.watched {
+        // A full snapshot of the other's is as good as an own list, which follows and confirms it.
+        check(to, history);
+        to.watched = reached;
+        to.step(&Step::Relist(true), history, now);
+    }
 }
 
 fn check(side: &Side, history: &[(u8, bool)]) {
@@ -169,8 +174,8 @@ proptest! {
         for step in &steps {
             match step {
                 Step::Wait => now += RETENTION / 2,
-                Step::Learn(true) => ask(&other, &mut one, now),
-                Step::Learn(false) => ask(&one, &mut other, now),
+                Step::Learn(true) => ask(&other, &mut one, &history, now),
+                Step::Learn(false) => ask(&one, &mut other, &history, now),
                 Step::Watch(true, _) | Step::Told(true, _) | Step::Relist(true) => {
                     one.step(step, &history, now);
                 }
@@ -181,8 +186,8 @@ proptest! {
             check(&one, &history);
             check(&other, &history);
         }
-        ask(&one, &mut other, now);
-        ask(&other, &mut one, now);
+        ask(&one, &mut other, &history, now);
+        ask(&other, &mut one, &history, now);
         prop_assert_eq!(content(&one.table), content(&other.table));
     }
 }
