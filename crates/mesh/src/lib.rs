@@ -43,4 +43,4 @@ pub use mesh::{Means, Mesh, Seeds};
 pub use options::Options;
 pub use stats::{Counts, Stats};
 pub use why::Why;
-pub use wires::{ALPN, is_mesh, server_config};
+pub use wires::{ALPN, is_mesh, is_refusal, server_config};

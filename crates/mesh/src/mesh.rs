@@ -364,48 +364,57 @@ impl Driver {
         self.perform();
     }
 
-    /// Does what the core says.
+    /// Does what the core says, and what follows from that.
     fn perform(&mut self) {
-        let outputs: Vec<Output> = self.mesh.0.core.lock().outputs().collect();
-        for output in outputs {
-            match output {
-                Output::Send(id, numbered) => {
-                    let Some(line) = self.links.get(&id) else {
-                        continue;
+        loop {
+            let outputs: Vec<Output> = self.mesh.0.core.lock().outputs().collect();
+            if outputs.is_empty() {
+                return;
+            }
+            for output in outputs {
+                self.perform_one(output);
+            }
+        }
+    }
+
+    fn perform_one(&mut self, output: Output) {
+        match output {
+            Output::Send(id, numbered) => {
+                let Some(line) = self.links.get(&id) else {
+                    return;
+                };
+                if line.frames.try_send(numbered).is_err() {
+                    self.cut(id);
+                }
+            }
+            Output::Close(id, why) => {
+                tracing::debug!(?id, %why, "a link is closed");
+                // What waits to be written still is, for a while.
+                if let Some(line) = self.links.remove(&id) {
+                    line.closing.cancel();
+                }
+            }
+            Output::Dial(to) => {
+                let (config, sender) = (Arc::clone(&self.dialling), self.sender.clone());
+                let leaving = self.mesh.0.leaving.clone();
+                self.tasks.spawn(async move {
+                    let dialled = tokio::select! {
+                        biased;
+                        () = leaving.cancelled() => return,
+                        event = wires::dial(to, config) => event,
                     };
-                    if line.frames.try_send(numbered).is_err() {
-                        self.cut(id);
-                    }
+                    // Nobody listens only when all ends.
+                    let _ = sender.send(dialled).await;
+                });
+            }
+            Output::Heard(wait, everybody) => {
+                if let Some(sender) = self.waits.remove(&wait) {
+                    // Who asked may have left.
+                    let _ = sender.send(everybody);
                 }
-                Output::Close(id, why) => {
-                    tracing::debug!(?id, %why, "a link is closed");
-                    // What waits to be written still is, for a while.
-                    if let Some(line) = self.links.remove(&id) {
-                        line.closing.cancel();
-                    }
-                }
-                Output::Dial(to) => {
-                    let (config, sender) = (Arc::clone(&self.dialling), self.sender.clone());
-                    let leaving = self.mesh.0.leaving.clone();
-                    self.tasks.spawn(async move {
-                        let dialled = tokio::select! {
-                            biased;
-                            () = leaving.cancelled() => return,
-                            event = wires::dial(to, config) => event,
-                        };
-                        // Nobody listens only when all ends.
-                        let _ = sender.send(dialled).await;
-                    });
-                }
-                Output::Heard(wait, everybody) => {
-                    if let Some(sender) = self.waits.remove(&wait) {
-                        // Who asked may have left.
-                        let _ = sender.send(everybody);
-                    }
-                }
-                Output::Complain(peer, why) => {
-                    tracing::warn!(%peer, %why, "a peer is refused; this is said once");
-                }
+            }
+            Output::Complain(peer, why) => {
+                tracing::warn!(%peer, %why, "a peer is refused; this is said once");
             }
         }
     }

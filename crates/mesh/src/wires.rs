@@ -87,7 +87,8 @@ pub(crate) fn client_config(identity: &Identity) -> Arc<ClientConfig> {
 }
 
 /// Whether a handshake failed because of what the other side showed, not because it left.
-pub(crate) fn is_refusal(error: &io::Error) -> bool {
+#[must_use]
+pub fn is_refusal(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }

@@ -34,6 +34,8 @@ enum State {
 struct Target {
     state: State,
     attempt: u32,
+    /// It has dialled this process while it was being dialled.
+    is_there: bool,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ impl Targets {
             self.known.entry(address).or_insert(Target {
                 state: State::Waiting(now),
                 attempt: 0,
+                is_there: false,
             });
         }
         let mut due = Vec::new();
@@ -107,8 +110,10 @@ impl Targets {
         let target = self.known.entry(to).or_insert(Target {
             state: State::Dialling,
             attempt: 0,
+            is_there: false,
         });
         target.state = State::Linked(link);
+        target.is_there = false;
     }
 
     /// The one behind a link is who it should be.
@@ -120,19 +125,31 @@ impl Targets {
 
     /// Somebody who can be reached here has dialled: it is there, so it is not waited for.
     pub(super) fn met(&mut self, address: SocketAddr) {
-        if let Some(target) = self.known.get_mut(&address)
-            && matches!(target.state, State::Waiting(_))
-        {
-            target.state = State::Waiting(Duration::ZERO);
-            target.attempt = 0;
+        let Some(target) = self.known.get_mut(&address) else {
+            return;
+        };
+        match target.state {
+            State::Waiting(_) => {
+                target.state = State::Waiting(Duration::ZERO);
+                target.attempt = 0;
+            }
+            // It may have begun to listen after it was dialled.
+            State::Dialling => target.is_there = true,
+            State::Linked(_) | State::Elsewhere(_) => {}
         }
     }
 
     pub(super) fn failed(&mut self, to: SocketAddr, now: Duration, rng: &mut SmallRng) {
-        if let Some(target) = self.known.get_mut(&to) {
-            target.attempt = target.attempt.saturating_add(1);
-            target.state = State::Waiting(now + pause(target.attempt, rng));
+        let Some(target) = self.known.get_mut(&to) else {
+            return;
+        };
+        if std::mem::take(&mut target.is_there) {
+            target.attempt = 0;
+            target.state = State::Waiting(now);
+            return;
         }
+        target.attempt = target.attempt.saturating_add(1);
+        target.state = State::Waiting(now + pause(target.attempt, rng));
     }
 
     pub(super) fn ended(
@@ -165,4 +182,27 @@ impl Targets {
 fn pause(attempt: u32, rng: &mut SmallRng) -> Duration {
     let whole = FIRST.saturating_mul(1 << attempt.min(7)).min(LONGEST);
     whole.mul_f64(rng.random_range(0.5..1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_next::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn one_that_dials_while_it_is_dialled_in_vain_is_dialled_again_at_once_and_once() {
+        let at = |n: u8| SocketAddr::from(([10, 0, 0, n], 7000));
+        let (me, other, now) = (at(1), at(2), Duration::from_secs(1));
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut targets = Targets::new(me);
+        targets.seeds = BTreeSet::from([other]);
+        let due = |targets: &mut Targets| targets.due(BTreeSet::new(), 8, now);
+        assert_eq!(due(&mut targets), [other]);
+        targets.met(other);
+        targets.failed(other, now, &mut rng);
+        assert_eq!(due(&mut targets), [other]);
+        targets.failed(other, now, &mut rng);
+        assert_eq!(due(&mut targets), [], "now it waits");
+    }
 }
