@@ -83,6 +83,7 @@ impl Store {
     /// # Errors
     /// If there is no such image, something is there already, or the disk fails.
     pub fn export(&self, name: &str, to: &Path, format: Format) -> Result<()> {
+        self.inner().check_open(name)?;
         let image = self.find(name)?;
         let image = image.ok_or_else(|| ImageError::NotPresent(name.into()))?;
         if to.exists() {

@@ -43,6 +43,7 @@ impl Store {
     /// If there is no image in it, one cannot be used, or has no name.
     pub fn import(&self, path: &Path, name: Option<&str>) -> Result<Vec<Imported>> {
         let inner = self.inner();
+        inner.check_open(name.unwrap_or("the file"))?;
         let found = fs::metadata(path).doing(format!("look at {}", path.display()))?;
         if found.is_dir() {
             return self.import_directory(path, name);

@@ -3,7 +3,7 @@
 //! a few bytes that need not be durable, and a request that wakes its sandbox waits for them: they
 //! are done at once, on the caller's thread.
 
-use std::{os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use ::network::Network;
 use ::runtime::{
@@ -13,7 +13,8 @@ use ::runtime::{
 use async_trait::async_trait;
 use images::{ImageConfig, InUse, Origin, Store, Sweep, Swept};
 use model::{
-    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+    Digest, Namespace, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy,
+    template::ImagePullPolicy,
 };
 
 use tokio::sync::RwLock;
@@ -29,6 +30,9 @@ use crate::{
     output::OutputLine,
     usage::{DiskUsage, Usage},
 };
+
+/// How long what is done with images may take to end when they are left to another process.
+const IMAGES: Duration = Duration::from_secs(5);
 
 /// Sandboxes on this host.
 #[derive(Debug, Clone)]
@@ -52,7 +56,13 @@ impl LocalRuntime {
     /// come later. Sockets into sandboxes can still be had.
     pub async fn hand_over(&self) {
         self.0.tasks.stopping().cancel();
+        self.0.images.stop();
         *self.1.write().await = true;
+        if !self.0.images.close(IMAGES).await {
+            tracing::warn!(
+                "images are in use here still: none is removed before this process ends"
+            );
+        }
         if let Some(Err(error)) = self.0.network.as_ref().map(Network::let_go) {
             tracing::warn!(%error, "the policy table is given up only when this process ends");
         }
@@ -240,7 +250,12 @@ impl Runtime for LocalRuntime {
             .await
     }
 
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+    async fn pin(
+        &self,
+        _: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, RuntimeError> {
         if image == BASE || self.0.options.images.contains_key(image) {
             return Ok(image.into());
         }

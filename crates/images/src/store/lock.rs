@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::error::{Doing as _, ImageError, Result};
 
@@ -14,7 +14,8 @@ use crate::error::{Doing as _, ImageError, Result};
 #[derive(Debug)]
 pub(super) struct Lock {
     directory: PathBuf,
-    shared: Mutex<File>,
+    /// None once it is given back.
+    shared: Mutex<Option<File>>,
 }
 
 impl Lock {
@@ -23,8 +24,16 @@ impl Lock {
         file.lock_shared().doing("lock the images")?;
         Ok(Self {
             directory: directory.to_owned(),
-            shared: Mutex::new(file),
+            shared: Mutex::new(Some(file)),
         })
+    }
+
+    /// Gives it back, for good.
+    pub(super) fn give_back(&self) {
+        // Said aloud: a process that was just forked has the file too, until it executes something.
+        if let Some(Err(error)) = self.shared.lock().take().map(|file| file.unlock()) {
+            tracing::warn!(%error, "the lock on the images is given back when this process ends");
+        }
     }
 
     /// Keeps all other processes out, if none has the store open.
@@ -35,7 +44,9 @@ impl Lock {
         if !try_lock(&sweep)? {
             return Ok(None);
         }
-        let file = self.shared.lock();
+        let Ok(file) = MutexGuard::try_map(self.shared.lock(), Option::as_mut) else {
+            return Ok(None);
+        };
         if !try_lock(&file)? {
             let shared = file.lock_shared().and(sweep.unlock());
             shared.doing("lock the images")?;
@@ -72,7 +83,7 @@ fn try_lock(file: &File) -> Result<bool> {
 /// No other process has the store open while this is held.
 #[derive(Debug)]
 pub(super) struct Alone<'a> {
-    file: MutexGuard<'a, File>,
+    file: MappedMutexGuard<'a, File>,
     sweep: File,
 }
 
@@ -82,5 +93,22 @@ impl Drop for Alone<'_> {
         if let Err(error) = self.file.lock_shared().and(self.sweep.unlock()) {
             tracing::warn!(%error, "the lock on the images could not be shared again");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_given_it_back_is_in_nobodys_way_and_sweeps_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = Lock::open(directory.path()).unwrap();
+        let new = Lock::open(directory.path()).unwrap();
+        assert!(new.try_alone().unwrap().is_none());
+        old.give_back();
+        assert!(new.try_alone().unwrap().is_some());
+        drop(new);
+        assert!(old.try_alone().unwrap().is_none());
     }
 }
