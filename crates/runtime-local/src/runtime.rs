@@ -13,8 +13,7 @@ use ::runtime::{
 use async_trait::async_trait;
 use images::{ImageConfig, InUse, Origin, Store, Sweep, Swept};
 use model::{
-    Digest, Namespace, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy,
-    template::ImagePullPolicy,
+    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
 };
 
 use tokio::sync::RwLock;
@@ -250,12 +249,7 @@ impl Runtime for LocalRuntime {
             .await
     }
 
-    async fn pin(
-        &self,
-        _: &Namespace,
-        image: &str,
-        pull: ImagePullPolicy,
-    ) -> Result<Box<str>, RuntimeError> {
+    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
         if image == BASE || self.0.options.images.contains_key(image) {
             return Ok(image.into());
         }
