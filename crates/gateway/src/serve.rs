@@ -127,14 +127,22 @@ async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, client: ClientIo<
         if link.is_doomed() {
             return Poll::Ready(None);
         }
-        if link.is_draining() && !is_told {
+        // The library hangs up on who has a request under way of which it has read nothing yet.
+        let tell = || link.is_draining() && !link.arrives();
+        if tell() && !is_told {
             is_told = true;
             if link.rests() {
                 return Poll::Ready(None);
             }
             Pin::new(&mut connection).graceful_shutdown();
         }
-        Pin::new(&mut connection).poll(context).map(Some)
+        let polled = Pin::new(&mut connection).poll(context);
+        if polled.is_pending() && tell() && !is_told {
+            is_told = true;
+            Pin::new(&mut connection).graceful_shutdown();
+            context.waker().wake_by_ref();
+        }
+        polled.map(Some)
     })
     .await;
     match ended {

@@ -90,6 +90,37 @@ async fn a_websocket_whose_time_is_over_is_told_so_between_two_frames() {
     }
 }
 
+#[tokio::test]
+async fn a_first_request_that_arrives_as_a_gateway_leaves_is_answered() {
+    let world = World::new();
+    let program = program(world.ip, 0).await;
+    world.apply(world.route("box"));
+    let host = format!("{}-box.sbx.test", program.port);
+    let headers = [
+        ("Host", host.as_str()),
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+    ];
+    let text = get("/upgrade", &headers);
+    let (begins, rest) = text.split_at(text.len() / 2);
+    let mut client = Client::connect(world.address()).await;
+    client.send(begins).await;
+    let metrics = world.gateway.metrics();
+    eventually(|| metrics.snapshot().open == 1).await;
+    let asks = async {
+        // Nobody is let in any more.
+        while tokio::net::TcpStream::connect(world.address())
+            .await
+            .is_ok()
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.send(rest).await;
+        client.read_until(b"welcome ").await;
+    };
+    tokio::join!(world.gateway.leave(), asks);
+}
+
 /// What another gateway over the same world needs.
 fn ports(world: &World) -> gateway::Ports {
     gateway::Ports {
