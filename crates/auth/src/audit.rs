@@ -140,6 +140,18 @@ impl Audit {
         let Some(inbox) = &self.0.inbox else { return };
         if inbox.send(Message::Record(Box::new(entry))).await.is_err() {
             self.0.counts.lose(1);
+            tracing::warn!("an audit entry came after the log was closed, and is lost");
+        }
+    }
+
+    /// Ends writing: what was recorded before is on disk or known to be lost, what comes later is lost
+    /// and counted. From then on another process may open the log.
+    pub async fn close(&self) {
+        let (done, wait) = oneshot::channel();
+        let Some(inbox) = &self.0.inbox else { return };
+        // A writer that has ended writes nothing.
+        if inbox.send(Message::Close(done)).await.is_ok() {
+            let _ = wait.await;
         }
     }
 

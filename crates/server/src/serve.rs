@@ -490,9 +490,8 @@ impl Server {
             tracing::error!("the engine has not let go of its sandboxes: ending at once");
             process::exit(1);
         }
-        if let Err(error) = self.audit.flush().await {
-            tracing::warn!(%error, "the audit log may lack its last entries");
-        }
+        // The other one writes it from now on.
+        self.audit.close().await;
         self.store.close().await;
         self.data_dir.release();
         let teller = Teller {

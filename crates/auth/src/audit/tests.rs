@@ -354,6 +354,29 @@ fn filters() -> impl Strategy<Value = Filter> {
         )
 }
 
+#[test]
+fn a_log_that_is_closed_leaves_it_to_the_next_and_counts_what_comes_late() {
+    let root = TempDir::new().unwrap();
+    run(async {
+        let old = Audit::open(root.path(), small(500)).unwrap();
+        for n in 0..6 {
+            old.record(entry(n)).await;
+        }
+        old.close().await;
+        let new = Audit::open(root.path(), small(500)).unwrap();
+        old.record(entry(6)).await;
+        new.record(entry(7)).await;
+        old.close().await;
+        assert!(matches!(old.flush().await, Err(AuditError::Closed)));
+        let stats = old.stats();
+        assert_eq!((stats.written, stats.lost), (6, 1));
+        let kept = everything(&new).await;
+        let kept = kept.into_iter().map(|one| (one.seq, one.entry));
+        let numbered = [0, 1, 2, 3, 4, 5, 7].into_iter().map(entry);
+        assert!(kept.eq((1..).zip(numbered)));
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -28,6 +28,8 @@ pub(super) enum Message {
     Record(Box<Entry>),
     /// To say when everything before is on disk, or lost.
     Flush(oneshot::Sender<()>),
+    /// To write what is queued, end, and say so.
+    Close(oneshot::Sender<()>),
 }
 
 /// Counters, for metrics.
@@ -98,8 +100,9 @@ impl Writer {
         })
     }
 
-    /// Writes what comes, until nobody is left to send anything.
+    /// Writes what comes, until it is closed or nobody is left to send anything.
     pub(super) fn run(mut self, mut inbox: mpsc::Receiver<Message>) {
+        let mut closing = Vec::new();
         while let Some(message) = inbox.blocking_recv() {
             let mut batch = vec![message];
             while batch.len() < MAX_BATCH
@@ -107,15 +110,25 @@ impl Writer {
             {
                 batch.push(message);
             }
-            self.write(batch);
+            closing.extend(self.write(batch));
+            if !closing.is_empty() {
+                // What was queued by then still comes.
+                inbox.close();
+            }
+        }
+        drop(self);
+        for done in closing {
+            // Whoever asked may have left.
+            let _ = done.send(());
         }
     }
 
-    fn write(&mut self, batch: Vec<Message>) {
+    /// Writes what was asked together. Answers who wants it to be the last.
+    fn write(&mut self, batch: Vec<Message>) -> Vec<oneshot::Sender<()>> {
         let first = self.next;
         let mut lines = Vec::new();
         let mut entries = 0;
-        let mut waiting = Vec::new();
+        let (mut waiting, mut closing) = (Vec::new(), Vec::new());
         for message in batch {
             match message {
                 Message::Record(entry) => {
@@ -139,6 +152,7 @@ impl Writer {
                     }
                 }
                 Message::Flush(done) => waiting.push(done),
+                Message::Close(done) => closing.push(done),
             }
         }
         if !lines.is_empty() {
@@ -156,6 +170,7 @@ impl Writer {
             // Whoever asked may have left.
             let _ = done.send(());
         }
+        closing
     }
 
     fn append(&mut self, first: u64, lines: &[u8]) -> io::Result<()> {
