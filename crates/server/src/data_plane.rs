@@ -105,14 +105,10 @@ impl Entry {
         tls: Option<Arc<ServerConfig>>,
         sockets: &Sockets,
     ) -> anyhow::Result<Self> {
-        let mut wanted = vec![("e2b.listen", &settings.e2b_listen, None)];
-        if tls.is_some() {
-            wanted.push(("e2b.tls_listen", &settings.e2b_tls_listen, tls));
-        }
+        let wanted = Self::wanted(settings, tls.is_some());
         let mut listens = Vec::new();
-        for (setting, at, tls) in &wanted {
+        for ((setting, at), tls) in wanted.iter().zip([None, tls]) {
             let address = resolve(at)?;
-            let tls = tls.clone();
             listens.push((Entrance { address, tls }, sockets.find(setting, at)));
         }
         let is_first = listens.iter().all(|(_, there)| there.is_empty());
@@ -122,7 +118,7 @@ impl Entry {
              for any free one)",
         )?;
         let shared = doors.share().context("share the listeners")?;
-        for ((setting, at, _), listeners) in wanted.iter().zip(shared) {
+        for ((setting, at), listeners) in wanted.iter().zip(shared) {
             sockets.keep(setting, at, listeners);
         }
         let attendant = match is_first {
@@ -130,6 +126,42 @@ impl Entry {
             false => None,
         };
         Ok(Self { doors, attendant })
+    }
+
+    /// Listens where nothing does yet, before anybody is let in.
+    ///
+    /// # Errors
+    /// If an address cannot be had.
+    pub(crate) fn prepare(settings: &Settings, sockets: &Sockets) -> anyhow::Result<()> {
+        let wanted = Self::wanted(settings, settings.e2b_domain.host().is_some());
+        let there = wanted
+            .iter()
+            .map(|(setting, at)| sockets.waiting(setting, at));
+        // All of a gateway's addresses have as many listeners.
+        let threads = match there.max() {
+            None | Some(0) => gateway::Options::default().threads,
+            Some(there) => there,
+        };
+        for (setting, at) in wanted {
+            if sockets.waiting(setting, at) > 0 {
+                continue;
+            }
+            let (address, tls) = (resolve(at)?, None);
+            let bound = Doors::bind(vec![Entrance { address, tls }], threads);
+            let bound = bound.with_context(|| format!("listen on {at}, as {setting} says"))?;
+            let shared = bound.share().context("share the listeners")?;
+            sockets.give(setting, at, shared.into_iter().flatten().collect());
+        }
+        Ok(())
+    }
+
+    /// Where users come in.
+    fn wanted(settings: &Settings, by_tls: bool) -> Vec<(&'static str, &Listen)> {
+        let mut wanted = vec![("e2b.listen", &settings.e2b_listen)];
+        if by_tls {
+            wanted.push(("e2b.tls_listen", &settings.e2b_tls_listen));
+        }
+        wanted
     }
 
     /// From now on whoever comes is served.

@@ -556,18 +556,29 @@ fn domain_tls(
     let Some(domain) = settings.e2b_domain.host() else {
         return Ok(None);
     };
-    let config = match (&settings.e2b_certificate.0, &settings.e2b_key.0) {
-        (Some(certificate), Some(key)) => tls::given(certificate, key)?,
-        (None, None) => {
+    let config = match given_tls(settings)? {
+        Some(given) => given,
+        None => {
             let authority = Authority::ensure(&data_dir.ensure_pki()?, &**clock)?;
             let names = tls::names_of_domain(domain);
             Arc::new(Identity::new(authority, names, clock.clone())?).server_config()?
         }
+    };
+    Ok(Some(Arc::new(config)))
+}
+
+/// TLS for the domain with the certificate that is given, where one is.
+///
+/// # Errors
+/// If only half of it is given, or it cannot be used.
+pub(crate) fn given_tls(settings: &Settings) -> anyhow::Result<Option<ServerConfig>> {
+    match (&settings.e2b_certificate.0, &settings.e2b_key.0) {
+        (Some(certificate), Some(key)) => Ok(Some(tls::given(certificate, key)?)),
+        (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => {
             bail!("e2b.certificate and e2b.key go together: give both, or neither")
         }
-    };
-    Ok(Some(Arc::new(config)))
+    }
 }
 
 /// The signals that stop a server.

@@ -65,6 +65,16 @@ impl Sockets {
         Ok(())
     }
 
+    /// How many there are for a setting that nobody has asked for yet.
+    pub(crate) fn waiting(&self, setting: &str, at: &Listen) -> usize {
+        self.given.lock().get(&key(setting, at)).map_or(0, Vec::len)
+    }
+
+    /// Has listeners for a setting before anybody asks.
+    pub(crate) fn give(&self, setting: &str, at: &Listen, listeners: Vec<TcpListener>) {
+        self.given.lock().insert(key(setting, at), listeners);
+    }
+
     /// What listens for a setting already.
     pub(crate) fn find(&self, setting: &str, at: &Listen) -> Vec<TcpListener> {
         let found = self.given.lock().remove(&key(setting, at));

@@ -15,9 +15,10 @@ use super::{
 use crate::{
     config::{Settings, types::RuntimeKind},
     data_dir::DataDir,
+    data_plane::Entry,
     doctor, forwards,
     run::find_agent,
-    tls,
+    serve::given_tls,
 };
 
 /// How long the other one may take to answer.
@@ -109,8 +110,8 @@ pub(crate) async fn take_over(
 /// What can be known before the other one has let go.
 fn would_start(settings: &Settings) -> anyhow::Result<()> {
     store_redb::check(&settings.data_dir.0)?;
-    if let (Some(certificate), Some(key)) = (&settings.e2b_certificate.0, &settings.e2b_key.0) {
-        tls::given(certificate, key)?;
+    if settings.e2b_domain.host().is_some() {
+        given_tls(settings)?;
     }
     if settings.runtime == RuntimeKind::Local {
         doctor::require(&settings.data_dir.0)?;
@@ -136,7 +137,10 @@ async fn prepare(settings: &Settings, sockets: &Sockets) -> anyhow::Result<()> {
         let prepared = sockets.prepare(&setting, at).await;
         prepared.with_context(|| format!("listen on {at}, as {setting} says"))?;
     }
-    Ok(())
+    match settings.runtime {
+        RuntimeKind::None => Ok(()),
+        RuntimeKind::Fake | RuntimeKind::Local => Entry::prepare(settings, sockets),
+    }
 }
 
 /// Whether nobody is there to connect to.
