@@ -13,6 +13,7 @@ mod far;
 mod place;
 mod remote;
 pub(crate) mod serve;
+pub(crate) mod spool;
 mod store;
 
 use std::path::PathBuf;

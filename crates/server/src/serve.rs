@@ -343,7 +343,9 @@ impl Server {
             }
         };
         let mut router = api::router(Arc::new(api));
+        let spool = image::spool::Spool::open(data_dir.path());
         let its_images = image::serve::Images {
+            spool: spool.context("make room for images that are sent")?,
             compression: images.compression,
             images: match &local {
                 Some(local) => local.images().clone(),
@@ -356,9 +358,6 @@ impl Server {
             admins: image_admins,
             tasks: tasks.clone(),
         };
-        its_images
-            .clear_spool()
-            .context("remove what an import left")?;
         router = router.merge(image::serve::router(Arc::new(its_images)));
         if let Some(collector) = collector {
             collector.start(settings.gc_interval.0, &tasks);

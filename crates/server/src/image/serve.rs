@@ -34,6 +34,7 @@ use tokio::{io::AsyncReadExt as _, sync::mpsc, task::spawn_blocking};
 
 use super::{
     far::Far,
+    spool::Spool,
     store::{Unknown, import, list, remove},
 };
 use crate::admin::{refusal, refused};
@@ -49,27 +50,9 @@ pub(crate) struct Images {
     pub(crate) compression: Compression,
     pub(crate) records: Arc<dyn store::Store>,
     pub(crate) data: PathBuf,
+    pub(crate) spool: Spool,
     pub(crate) admins: Authenticator,
     pub(crate) tasks: Tasks,
-}
-
-impl Images {
-    /// Where files are while they are sent or fetched. Nothing in it outlives a server.
-    fn spool(&self) -> PathBuf {
-        self.data.join("run").join("images")
-    }
-
-    /// Removes what a server that died has left there.
-    ///
-    /// # Errors
-    /// If the disk fails.
-    pub(crate) fn clear_spool(&self) -> io::Result<()> {
-        match fs::remove_dir_all(self.spool()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        fs::create_dir_all(self.spool())
-    }
 }
 
 type Shared = State<Arc<Images>>;
@@ -151,7 +134,7 @@ struct Called {
 }
 
 async fn take_in(State(it): Shared, Query(asked): Query<Called>, body: Body) -> Answer {
-    let mut file = NamedTempFile::new_in(it.spool())?;
+    let mut file = NamedTempFile::new_in(it.spool.path())?;
     let mut body = body;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {
@@ -197,7 +180,7 @@ async fn hand_out(State(it): Shared, Query(asked): Query<Wanted>) -> Answer {
         Archive::OciArchive => Format::OciArchive,
         Archive::DockerArchive => Format::DockerArchive,
     };
-    let directory = tempfile::tempdir_in(it.spool())?;
+    let directory = tempfile::tempdir_in(it.spool.path())?;
     let images = it.images.clone();
     let file = blocking(move || {
         let path = directory.path().join("image");
@@ -300,6 +283,7 @@ impl From<ImageError> for Refused {
             ImageError::NotPresent(_) | ImageError::Unknown { .. } => {
                 (StatusCode::NOT_FOUND, "NotFound")
             }
+            ImageError::Stopped(_) => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
             _ => match error.fault() {
                 Fault::Caller => (StatusCode::BAD_REQUEST, "BadRequest"),
                 Fault::Registry => (StatusCode::BAD_GATEWAY, "BadGateway"),
