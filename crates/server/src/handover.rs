@@ -17,8 +17,9 @@
 //! much.
 //!
 //! Whoever dies at whichever moment leaves the other able to go on. A new one that goes before it
-//! serves leaves the old one, which starts over in its own process with the same listeners, while what
-//! was inside goes on. An old one that goes takes its clients with it, as any crash would; the new one
+//! serves, or does not get on and is ended, leaves the old one, which starts over in its own process
+//! with the same listeners, while what was inside goes on. A signal that stops the old one before the
+//! new one serves stops both. An old one that goes takes its clients with it, as any crash would; the new one
 //! has the listeners and takes the lock that is free.
 //!
 //! | Module | What it holds |

@@ -10,9 +10,10 @@
 //!
 //! Stop: a signal ends accepting and watches; requests under way have `drain_timeout` to finish,
 //! then the turns of the control loop; then whatever is left is dropped. A second signal ends the
-//! process at once: every acknowledged write is durable already.
+//! process at once: every acknowledged write is durable already. One that is still starting, or is
+//! being replaced by one that does not serve yet, stops likewise, and the other with it.
 
-use std::{path::Path, process, sync::Arc, time::Duration};
+use std::{path::Path, pin::pin, process, sync::Arc, time::Duration};
 
 use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
@@ -46,7 +47,7 @@ use crate::{
     gc::{self, Collector},
     handover::{
         earlier::{Earlier, Teller},
-        give::{self, Died, Successor},
+        give::{self, NotServed, Successor},
         sockets::Sockets,
         take::{self, Taken},
         upgrade::Upgrade,
@@ -66,6 +67,8 @@ const SSH_HOST_KEY: &str = "ssh_host_ed25519_key";
 /// How long requests that need the store, and turns of the control loop, have to end before it is handed
 /// over: whoever comes new waits as long.
 const SETTLING: Duration = Duration::from_secs(5);
+/// How long a new server may take from having the data directory to serving: clients wait meanwhile.
+const STARTING: Duration = Duration::from_secs(120);
 /// How long calls on the engine may take to end before it is handed over.
 const LETTING_GO: Duration = Duration::from_secs(60);
 
@@ -83,7 +86,14 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
     let (data_dir, sockets, mut earlier, mut serving) = match take_over {
         false => (DataDir::take(&settings.data_dir.0)?, None, None, None),
         true => {
-            let taken = take::take_over(settings, &clock, &around).await?;
+            let taken = tokio::select! {
+                biased;
+                taken = take::take_over(settings, &clock, &around) => taken?,
+                name = signals.next() => {
+                    tracing::info!(signal = name, "stopped before it took over");
+                    return Ok(());
+                }
+            };
             let Taken {
                 data_dir,
                 sockets,
@@ -95,8 +105,9 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
     };
     let sockets = Arc::new(sockets.unwrap_or_default());
     let mut data_dir = Some(data_dir);
-    // Until when those may stay who were inside when a server could not take over.
+    // Until when those may stay who are inside when another takes over, or could not.
     let ending = CancellationToken::new();
+    let mut inside: Option<Earlier> = None;
     loop {
         let base = Base {
             settings,
@@ -104,11 +115,27 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
             entropy: &entropy,
             sockets: &sockets,
         };
-        let data_dir = match data_dir.take() {
-            Some(data_dir) => data_dir,
-            None => DataDir::take_within(&settings.data_dir.0, LETTING_GO).await?,
+        let its_own = data_dir.take();
+        let before = earlier.take();
+        let mut starting = pin!(async {
+            let data_dir = match its_own {
+                Some(data_dir) => data_dir,
+                None => DataDir::take_within(&settings.data_dir.0, LETTING_GO).await?,
+            };
+            Server::start(&base, data_dir, before).await
+        });
+        let mut server = tokio::select! {
+            biased;
+            started = &mut starting => started?,
+            name = signals.next() => {
+                tracing::info!(signal = name, "stopped before it served");
+                if let Some(inside) = &inside {
+                    // What has begun to start has the data directory until this process ends.
+                    see_out(inside, &ending, settings, &mut signals).await;
+                }
+                return Ok(());
+            }
         };
-        let mut server = Server::start(&base, data_dir, earlier.take()).await?;
         sockets.close_unused();
         if let Some(serving) = serving.take() {
             serving.say();
@@ -126,13 +153,32 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
             }
         };
         tracing::info!("another server takes over");
-        let rest = server.release(&clock, ending.child_token(), &around).await;
-        match hand_over(successor, &rest, &sockets, settings, &mut signals).await {
+        let left = {
+            let mut releasing = pin!(server.release(&clock, ending.child_token(), &around));
+            tokio::select! {
+                biased;
+                left = &mut releasing => left,
+                name = signals.next() => {
+                    tracing::info!(signal = name, "stopping: nobody takes over");
+                    // It takes no longer than that, and leaves nothing half done.
+                    let left = tokio::select! {
+                        left = releasing => left,
+                        name = signals.next() => end_at_once(name),
+                    };
+                    successor.refuse("it was told to stop").await;
+                    sockets.close();
+                    see_out(&left, &ending, settings, &mut signals).await;
+                    return Ok(());
+                }
+            }
+        };
+        match hand_over(successor, &left, &ending, &sockets, settings, &mut signals).await {
             Ok(()) => return Ok(()),
-            Err(died) => {
-                tracing::error!("{died}: this one goes on");
+            Err(failed) => {
+                tracing::error!("{failed}: this one goes on");
                 sockets.renew();
-                earlier = Some(rest.inside);
+                earlier = Some(left.clone());
+                inside = Some(left);
             }
         }
     }
@@ -141,34 +187,74 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
 /// Lets another server go ahead, and what is inside here finish.
 ///
 /// # Errors
-/// If it ended before it served. What it held is free then.
+/// If it ended before it served, or had to be ended. What it held is free then.
 async fn hand_over(
     mut successor: Successor,
-    rest: &Rest,
+    inside: &Earlier,
+    ending: &CancellationToken,
     sockets: &Sockets,
     settings: &Settings,
     signals: &mut Signals,
-) -> Result<(), Died> {
-    if let Err(Died) = successor.go_ahead(rest.inside.clone()).await {
-        successor.gone().await;
-        return Err(Died);
+) -> Result<(), NotServed> {
+    let ahead = tokio::select! {
+        biased;
+        ahead = timeout(STARTING, successor.go_ahead(inside.clone())) => {
+            ahead.unwrap_or(Err(NotServed::Late))
+        }
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopping, and the server that does not serve yet too");
+            successor.end().await;
+            sockets.close();
+            see_out(inside, ending, settings, signals).await;
+            return Ok(());
+        }
+    };
+    match ahead {
+        Ok(()) => {}
+        Err(NotServed::Died) => {
+            successor.gone().await;
+            return Err(NotServed::Died);
+        }
+        Err(NotServed::Late) => {
+            // Two must never have the data directory.
+            successor.end().await;
+            return Err(NotServed::Late);
+        }
     }
     // They are its own now: what nobody accepts is not to be held here.
     sockets.close();
     tracing::info!(grace = %settings.drain_timeout, "replaced: what is inside may finish");
     tokio::select! {
-        () = successor.see_out(rest.inside.clone()) => {}
-        () = async {
-            tokio::select! {
-                () = tokio::time::sleep(settings.drain_timeout.0) => {}
-                name = signals.next() => tracing::info!(signal = name, "what is left is cut off"),
-            }
-            rest.late.cancel();
-            rest.inside.gone().await;
-        } => {}
+        () = successor.see_out(inside.clone()) => tracing::info!("stopped"),
+        () = see_out(inside, ending, settings, signals) => {}
     }
-    tracing::info!("stopped");
     Ok(())
+}
+
+/// Lets what is inside finish for as long as it may. A signal cuts it off, another one ends the process.
+async fn see_out(
+    inside: &Earlier,
+    ending: &CancellationToken,
+    settings: &Settings,
+    signals: &mut Signals,
+) {
+    tokio::select! {
+        () = inside.gone() => {}
+        () = tokio::time::sleep(settings.drain_timeout.0) => {}
+        name = signals.next() => tracing::info!(signal = name, "what is left is cut off"),
+    }
+    // Also what was inside when an earlier one could not take over.
+    ending.cancel();
+    tokio::select! {
+        () = inside.gone() => tracing::info!("stopped"),
+        name = signals.next() => end_at_once(name),
+    }
+}
+
+fn end_at_once(signal: &str) -> ! {
+    tracing::warn!(signal, "second signal: ending at once");
+    // Nothing to lose: what was acknowledged is on disk.
+    process::exit(1)
 }
 
 /// What is the same for every start in a process.
@@ -193,15 +279,6 @@ struct Server {
     tasks: Tasks,
     /// Those that are ready to replace it.
     successors: mpsc::Receiver<Successor>,
-}
-
-/// What is left of a server that was replaced.
-#[derive(Debug)]
-struct Rest {
-    /// Who is in use.
-    inside: Earlier,
-    /// What is inside is cut off.
-    late: CancellationToken,
 }
 
 impl Server {
@@ -449,16 +526,18 @@ impl Server {
                     settings.drain_timeout
                 ),
             },
-            name = signals.next() => {
-                tracing::warn!(signal = name, "second signal: ending at once");
-                // Nothing to lose: what was acknowledged is on disk.
-                process::exit(1)
-            }
+            name = signals.next() => end_at_once(name),
         }
     }
 
-    /// Stops everything but what is inside, and gives the data directory back.
-    async fn release(self, clock: &Arc<dyn Clock>, late: CancellationToken, tasks: &Tasks) -> Rest {
+    /// Stops everything but what is inside, which `late` cuts off, and gives the data directory back.
+    /// Answers who is in use.
+    async fn release(
+        self,
+        clock: &Arc<dyn Clock>,
+        late: CancellationToken,
+        tasks: &Tasks,
+    ) -> Earlier {
         if let Some((_, plane)) = &self.running {
             plane.leave().await;
             plane.settle(SETTLING).await;
@@ -470,7 +549,7 @@ impl Server {
         let activity = match self.running {
             Some((control, plane)) => {
                 control.drain(SETTLING).await;
-                let (activity, over, late) = (plane.activity(), over.clone(), late.clone());
+                let (activity, over) = (plane.activity(), over.clone());
                 tasks.spawn(async move {
                     plane.empty(late).await;
                     over.cancel();
@@ -498,10 +577,7 @@ impl Server {
             earlier: self.earlier,
             clock: Arc::clone(clock),
         };
-        Rest {
-            inside: teller.tell(over, tasks),
-            late,
-        }
+        teller.tell(over, tasks)
     }
 }
 

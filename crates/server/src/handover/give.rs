@@ -153,36 +153,53 @@ pub(crate) struct Successor {
     line: Line,
 }
 
-/// It went before it served.
+/// Why it did not replace this one.
 #[derive(Debug, thiserror::Error)]
-#[error("the server that was to replace this one ended before it served")]
-pub(crate) struct Died;
+pub(crate) enum NotServed {
+    #[error("the server that was to replace this one ended before it served")]
+    Died,
+    #[error("the server that was to replace this one did not serve in time and was ended")]
+    Late,
+}
 
 impl Successor {
     /// The data directory is its own now. Tells it who is in use here until it serves.
     ///
     /// # Errors
     /// If it is gone.
-    pub(crate) async fn go_ahead(&mut self, mut inside: Earlier) -> Result<(), Died> {
-        self.line.say(&FromOld::Released).await.map_err(|_| Died)?;
+    pub(crate) async fn go_ahead(&mut self, mut inside: Earlier) -> Result<(), NotServed> {
+        let died = |_| NotServed::Died;
+        self.line.say(&FromOld::Released).await.map_err(died)?;
         loop {
             tokio::select! {
                 heard = self.line.hear() => match heard {
                     Ok(Some(FromNew::Serving)) => return Ok(()),
                     Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => return Err(Died),
+                    Ok(None) | Err(_) => return Err(NotServed::Died),
                 },
                 (used, is_last) = inside.news() => {
-                    self.line.say(&FromOld::Use { used }).await.map_err(|_| Died)?;
+                    self.line.say(&FromOld::Use { used }).await.map_err(died)?;
                     if is_last {
                         return match self.line.hear().await {
                             Ok(Some(FromNew::Serving)) => Ok(()),
-                            Ok(_) | Err(_) => Err(Died),
+                            Ok(_) | Err(_) => Err(NotServed::Died),
                         };
                     }
                 }
             }
         }
+    }
+
+    /// Does not let it go ahead: it ends, and takes nothing.
+    pub(crate) async fn refuse(self, why: &str) {
+        // One that is gone needs to know nothing.
+        let _ = self.line.say(&FromOld::Refused { why: why.into() }).await;
+    }
+
+    /// Ends it, and waits until it has left nothing that it held.
+    pub(crate) async fn end(self) {
+        self.line.end_peer();
+        self.line.peer_gone().await;
     }
 
     /// Waits until one that died has left nothing that it held.

@@ -17,7 +17,7 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
     },
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
@@ -141,7 +141,18 @@ impl Line {
         }
     }
 
-    /// Waits until the process at the other end, which has hung up, has ended with all that it held, or
+    /// Ends the process at the other end, whatever it does.
+    pub(super) fn end_peer(&self) {
+        let ended = self
+            .peer
+            .as_ref()
+            .map(|peer| pidfd_send_signal(peer, Signal::KILL));
+        if let Some(Err(error)) = ended {
+            tracing::warn!(%error, "the other server could not be ended");
+        }
+    }
+
+    /// Waits until the process at the other end, which has hung up or was ended, has ended with all that it held, or
     /// had a while to.
     pub(super) async fn peer_gone(self) {
         let Some(peer) = self.peer else {

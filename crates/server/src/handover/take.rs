@@ -81,9 +81,10 @@ pub(crate) async fn take_over(
         .await
         .context("say that it is ready")?;
     let data_dir = match timeout(LETTING_GO, released(&mut line)).await {
-        Ok(Ok(true)) => DataDir::take(data)?,
+        Ok(Ok(LetGo::Released)) => DataDir::take(data)?,
+        Ok(Ok(LetGo::Refused(why))) => bail!("the server that runs does not let go: {why}"),
         // It has died: what it had is free, as soon as the kernel has noticed.
-        Ok(Ok(false) | Err(_)) => {
+        Ok(Ok(LetGo::Died) | Err(_)) => {
             tracing::warn!("the server that was to be replaced ended by itself");
             line.peer_gone().await;
             let data_dir = DataDir::take_within(data, UNLOCKING).await?;
@@ -171,13 +172,21 @@ async fn offered(line: &mut Line) -> anyhow::Result<BTreeMap<String, Vec<std::ne
     }
 }
 
-/// Waits until the other one has let go. False: it is gone.
-async fn released(line: &mut Line) -> io::Result<bool> {
+/// What became of the other one.
+enum LetGo {
+    Released,
+    Refused(String),
+    Died,
+}
+
+/// Waits until the other one has let go.
+async fn released(line: &mut Line) -> io::Result<LetGo> {
     loop {
         match line.hear().await? {
-            Some(FromOld::Released) => return Ok(true),
+            Some(FromOld::Released) => return Ok(LetGo::Released),
+            Some(FromOld::Refused { why }) => return Ok(LetGo::Refused(why)),
             Some(_) => {}
-            None => return Ok(false),
+            None => return Ok(LetGo::Died),
         }
     }
 }

@@ -7,8 +7,9 @@ use std::{
     os::unix::{
         fs::PermissionsExt as _,
         net::{UnixDatagram, UnixStream},
+        process::ExitStatusExt as _,
     },
-    process::Child,
+    process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
@@ -206,8 +207,15 @@ fn nobody_is_refused_and_what_is_inside_goes_on_and_counts_as_use() {
     let mut old = old.unwrap();
     assert_eq!(failures, [""; 0], "of {}", asked.load(Ordering::Relaxed));
     assert_eq!(server.ssh_says(), "SSH-2.0-");
-    // Longer than it may idle: who is inside by the old one keeps it awake.
-    thread::sleep(Duration::from_secs(6));
+    // Another one that may idle as long, and is younger, sleeps; who is inside by the old one keeps this
+    // one awake.
+    let other = server.run("sandbox create --idle-timeout 3s").ok();
+    let other = other.trim();
+    until("another one sleeps", || {
+        let events = server.run(&format!("sandbox logs {other}")).ok();
+        events.contains("Paused").then_some(())
+    });
+    server.run(&format!("sandbox kill {other}")).ok();
     assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
     open.echoes();
     held.echoes();
@@ -230,14 +238,23 @@ fn a_server_that_would_not_start_changes_nothing() {
     let mut server = start();
     let id = server.echoing("");
     let mut open = Open::into(&server, &id);
-    let missing = ["--e2b-certificate", "/nowhere", "--e2b-key", "/nowhere"];
-    let flags = [&PATIENT[..], &missing].concat();
-    assert!(server.upgrade(&flags).unwrap_err().contains("/nowhere"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
-    let flags = [&PATIENT[..], &["--metrics-listen", &at]].concat();
-    let refused = server.upgrade(&flags).unwrap_err();
-    assert!(refused.contains("metrics.listen"), "{refused}");
+    let domain = ["--e2b-domain", "sbx.test", "--e2b-tls-listen"];
+    let half = ["127.0.0.1:0", "--e2b-certificate", "/nowhere"];
+    let missing = [&half[..], &["--e2b-key", "/nowhere"]].concat();
+    let refusals: [(&[&str], &[&str], &str); 5] = [
+        (&domain, &missing, "certificates from /nowhere"),
+        (&domain, &half, "go together"),
+        (&domain, &[&at], "as e2b.tls_listen says"),
+        (&["--e2b-listen"], &[&at], "as e2b.listen says"),
+        (&["--metrics-listen"], &[&at], "as metrics.listen says"),
+    ];
+    for (flag, value, why) in refusals {
+        let refused = server.upgrade(&[&PATIENT[..], flag, value].concat());
+        let refused = refused.unwrap_err();
+        assert!(refused.contains(why), "{why}: {refused}");
+    }
     std::fs::rename(server.data().join("FORMAT"), server.data().join("F")).unwrap();
     let format = server.data().join("FORMAT");
     kit::durable::write_file(&format, b"7\n", 0o644).unwrap();
@@ -280,24 +297,21 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
         assert_eq!(server.inside(&id, "echo here"), "here\n", "{step}");
         open.echoes();
     }
-    // One that really starts, and finds somebody at its port when it is too late.
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = taken.local_addr().unwrap().to_string();
-    let late = ["--e2b-domain", "sbx.test", "--e2b-tls-listen", &at];
-    let refused = server.upgrade(&[&PATIENT[..], &late].concat());
-    assert!(refused.unwrap_err().contains("--e2b-tls-listen"));
-    server.has_said("this one goes on", 3);
-    assert_eq!(server.inside(&id, "echo here"), "here\n");
-    open.echoes();
+    // What a start held that was given up is free.
+    server.run("gc").ok();
     // The old one dies while it lets go, held up by a request that does not end.
     let mut slow = TcpStream::connect(server.door()).unwrap();
     let key = server.exported("E2B_API_KEY");
     let head = format!(
         "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\
-         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+         Content-Type: application/json\r\nContent-Length: 100\r\n\
+         Expect: 100-continue\r\n\r\n"
     );
     slow.write_all(head.as_bytes()).unwrap();
-    thread::sleep(Duration::from_millis(300));
+    // It is under way: somebody wants to read the rest of it.
+    let mut wanted = [0; 21];
+    slow.read_exact(&mut wanted).unwrap();
+    assert_eq!(&wanted, b"HTTP/1.1 100 Continue");
     let begun = server.log().matches("another server takes over").count();
     let (home, pid) = (server.home.path().to_owned(), server.child.id());
     let next = thread::spawn(move || {
@@ -325,6 +339,69 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
         let left = server.run("get sandboxes -A").ok();
         left.is_empty().then_some(())
     });
+}
+
+#[test]
+fn a_server_that_is_replaced_at_the_second_try_ends_when_it_is_told_to() {
+    let mut server = start();
+    let id = server.echoing("");
+    // Inside since before the first try, which comes to nothing.
+    let mut open = Open::into(&server, &id);
+    let mut other = server.would_be();
+    other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+    other.hears("offered");
+    other.say(r#"{"say":"ready"}"#);
+    other.hears("released");
+    drop(other);
+    server.has_said("this one goes on", 1);
+    drop(server.would_be());
+    let mut old = server.upgrade(&PATIENT).unwrap();
+    open.echoes();
+    assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
+    let pid = Pid::from_raw(old.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let ended = until("the old one ends", || old.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+    assert_eq!(server.inside(&id, "echo here"), "here\n");
+    server.run(&format!("sandbox kill {id}")).ok();
+    until("it is gone", || {
+        let left = server.run("get sandboxes -A").ok();
+        left.is_empty().then_some(())
+    });
+}
+
+/// Takes over, and does not get on when it has the data directory.
+const STUCK: &str = r#"
+import socket, sys, time
+line = socket.socket(socket.AF_UNIX)
+line.connect(sys.argv[1])
+words = line.makefile("rb")
+def hear(word):
+    while b'"say":"%s"' % word not in words.readline(): pass
+line.sendall(b'{"say":"takeOver","format":1,"version":"9"}\n')
+hear(b"offered")
+line.sendall(b'{"say":"ready"}\n')
+hear(b"released")
+print("released", flush=True)
+time.sleep(600)
+"#;
+
+#[test]
+fn a_server_that_stops_while_another_takes_over_and_does_not_serve_ends_it_too() {
+    let mut server = Server::start_in(tempfile::tempdir().unwrap(), &[], &[]);
+    let mut stuck = Command::new("python3")
+        .args(["-c", STUCK])
+        .arg(server.data().join("handover"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut says = BufReader::new(stuck.stdout.take().unwrap());
+    says.read_line(&mut said).unwrap();
+    assert_eq!(said, "released\n");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success(), "{}", server.log());
+    assert_eq!(stuck.wait().unwrap().signal(), Some(9));
 }
 
 /// A process that is nobody's child here, and is not left behind.
