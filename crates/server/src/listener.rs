@@ -123,7 +123,7 @@ async fn serve_all(
                     }
                 }
                 (Ok(Ok(None)), _) => {}
-                (Ok(Err(error)), Some(mesh)) if is_refusal(&error) => mesh.refuse(from),
+                (Ok(Err(error)), Some(mesh)) if mesh::is_refusal(&error) => mesh.refuse(from),
                 (Ok(Err(error)), _) => tracing::debug!(%error, "TLS handshake failed"),
                 (Err(_), _) => tracing::debug!("TLS handshake took too long"),
             }
@@ -153,12 +153,6 @@ async fn accept(
             }
         }
     }
-}
-
-/// Whether a handshake failed because of what the other side showed, not because it left.
-fn is_refusal(error: &io::Error) -> bool {
-    let inner = error.get_ref();
-    inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// The TLS handshake; `None` for a client that speaks plain HTTP, which was told so.

@@ -7,6 +7,7 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
+use auth::Seal;
 use kit::Tasks;
 use mesh::{Book, Heard, Means, Mesh, Options, Role, Seeds, Stats};
 use model::Version;
@@ -68,7 +69,7 @@ impl Company {
             sync_interval: settings.peer_sync_interval.0,
             ack_timeout: settings.peer_ack_timeout.0,
             ..Options::new(
-                cluster(settings, ground),
+                cluster(settings, ground)?,
                 brings.role,
                 advertised(settings, bound)?,
             )
@@ -106,14 +107,14 @@ impl Company {
         });
     }
 
-    /// Waits until all that are known are met, or a while: who comes in before that may be sent on to
-    /// one that has heard of nothing.
+    /// Waits until all that are known are met, and have met this process, or a while: who comes in before
+    /// that may be sent on to one that has heard of nothing, or be let in by one that nobody tells.
     pub(crate) async fn met(&self) {
         let mut seeds = self.seeds.clone();
         let meeting = async {
             // Nobody says more than nobody knows.
             let _ = seeds.wait_for(Option::is_some).await;
-            while !self.mesh.heard(Version::ZERO).await {
+            while !self.mesh.heard(Version::ZERO).await || self.mesh.stats().unmet > 0 {
                 sleep(LOOK_AGAIN).await;
             }
         };
@@ -171,12 +172,18 @@ fn or_by_name(mut listed: Seeds, name: Box<str>, port: u16, tasks: &Tasks) -> Se
 }
 
 /// What the installation is called. Without the API server's help: a process joins also while that is
-/// away.
-fn cluster(settings: &Settings, ground: &Ground) -> String {
-    let named = settings.peer_cluster.0.as_deref();
-    named
-        .unwrap_or_else(|| ground.cluster.namespace())
-        .to_owned()
+/// away. Namespaces of two clusters have the same names and perhaps the same peer key, copied; what
+/// their records are sealed with differs.
+fn cluster(settings: &Settings, ground: &Ground) -> anyhow::Result<String> {
+    if let Some(named) = settings.peer_cluster.0.as_deref() {
+        return Ok(named.to_owned());
+    }
+    let seal = ground::seal(settings)?;
+    Ok(called(&seal, ground.cluster.namespace()))
+}
+
+fn called(seal: &Seal, namespace: &str) -> String {
+    format!("{namespace}/{}", seal.sign("the name of a mesh"))
 }
 
 fn advertised(settings: &Settings, bound: SocketAddr) -> anyhow::Result<SocketAddr> {
@@ -308,6 +315,14 @@ pub(crate) fn lines(page: &mut Page, stats: &Stats) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn installations_with_the_same_namespace_and_other_seals_are_called_differently() {
+        let (one, other) = (Seal::new([1; 32]), Seal::new([2; 32]));
+        assert_eq!(called(&one, "dormouse"), called(&one, "dormouse"));
+        assert_ne!(called(&one, "dormouse"), called(&other, "dormouse"));
+        assert_ne!(called(&one, "dormouse"), called(&one, "other"));
+    }
 
     #[tokio::test]
     async fn others_are_found_by_name_until_the_api_server_says_where_they_are() {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use cache::SandboxCache;
 use control::{ActivitySource, Followers};
 use e2b::E2b;
-use gateway::{Progress as _, activity::Mark};
+use gateway::activity::Mark;
 use mesh::{Heard, Mesh};
 use model::{Epoch, Key, Name, Namespace, Sandbox, Spec as _, Uid, Version, sandbox::SandboxSpec};
 use peers::{Front, Known, Noted, Peers, Used, frame::Seen};
@@ -126,7 +126,7 @@ impl Front for NearGateway {
     async fn seen(&self, namespace: &Namespace, name: &Name, version: Version) -> Seen {
         let deadline = Instant::now() + FOLLOWING;
         // By its own watch, or because whoever wrote it told.
-        let seen = self.written.reach(version, deadline).await;
+        let seen = self.written.hear_of(version, deadline).await;
         // After that: who was let in before is counted, and who comes now finds it closed.
         let route = self.table.find(namespace, name);
         let noted = route.map(|route| self.activity.noted_of(route.uid));

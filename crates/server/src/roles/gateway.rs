@@ -71,6 +71,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let watched = Watched::default();
     let (store, clock, entropy) = (&ground.store, &ground.clock, &ground.entropy);
     let table = feed_routes(store, clock, entropy, &watched, &tasks);
+    let (fed, stopping) = (watched.clone(), tasks.stopping().clone());
+    tasks.spawn(async move {
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            () = fed.went_back() => ground::begin_anew(),
+        }
+    });
     let written = Arc::new(Written::new(Arc::clone(&table), watched));
     let waker = Arc::new(FarWaker::new(Arc::clone(&table)));
     let brings = Brings {

@@ -162,7 +162,7 @@ fn fixed(addresses: BTreeSet<std::net::SocketAddr>) -> Members {
 }
 
 /// Ends the process if the cluster went back: what it knows is no more, and whoever runs it starts it again.
-fn begin_anew() -> ! {
+pub(super) fn begin_anew() -> ! {
     tracing::error!("the cluster was restored from a backup: this process ends, to begin anew");
     std::process::exit(1)
 }

@@ -45,6 +45,20 @@ impl FarWaker {
         self.flights.get()
     }
 
+    /// Waits until sandboxes can be woken, for so long.
+    async fn flights_by(&self, until: Instant) -> Option<&Flights> {
+        let mut pause = FIRST_LOOK;
+        loop {
+            let flights = self.flights.get();
+            let now = Instant::now();
+            if flights.is_some() || now >= until {
+                return flights;
+            }
+            tokio::time::sleep_until(until.min(now + pause)).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+
     /// Waits until the table shows that a delivery runs, later than a route of it that does not.
     async fn shown(&self, route: &Route) -> Arc<Route> {
         let mut pause = FIRST_LOOK;
@@ -70,18 +84,13 @@ impl gateway::Wake for FarWaker {
         // Nobody has the id of one that is being made but who was told of it, which is when it is
         // ready: its route follows.
         let is_new = route.state == State::Creating;
-        let flights = self.flights.get();
+        let soon = deadline.min(Instant::now() + ARRIVING);
         let waking = async {
-            match flights {
-                Some(flights) if is_new => {
-                    let soon = deadline.min(Instant::now() + ARRIVING);
-                    flights.look_on(route, soon).await
-                }
+            match self.flights_by(soon).await {
+                Some(flights) if is_new => flights.look_on(route, soon).await,
                 Some(flights) => flights.wake(route, deadline).await,
-                None => {
-                    tokio::time::sleep(ARRIVING).await;
-                    Err(WakeError::Failed)
-                }
+                None if soon == deadline => Err(WakeError::Timeout),
+                None => Err(WakeError::Failed),
             }
         };
         tokio::select! {
@@ -89,5 +98,45 @@ impl gateway::Wake for FarWaker {
             outcome = waking => outcome,
             shown = self.shown(route) => Ok(shown),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::Wake as _;
+    use model::{Epoch, Name, Namespace, Uid, Version};
+    use routes::Gate;
+
+    use super::*;
+
+    fn asleep() -> Route {
+        Route {
+            version: Version::from_u64(7),
+            epoch: Epoch(1),
+            uid: Uid::from_random(1),
+            namespace: Namespace::new("team").unwrap(),
+            name: Name::new("box").unwrap(),
+            id: None,
+            state: State::Paused,
+            address: None,
+            wake_on_traffic: true,
+            is_closing: false,
+            agent: Gate::Closed,
+            traffic: Gate::Open,
+            owner: None,
+            mask_host: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_the_store_was_read_nobody_is_woken_and_nobody_waits_beyond_the_deadline() {
+        let waker = FarWaker::new(Arc::new(Table::default()));
+        let begun = Instant::now();
+        let soon = begun + Duration::from_millis(100);
+        assert_eq!(waker.wake(&asleep(), soon).await, Err(WakeError::Timeout));
+        assert!(Instant::now() < soon + FIRST_LOOK);
+        let later = begun + Duration::from_secs(60);
+        assert_eq!(waker.wake(&asleep(), later).await, Err(WakeError::Failed));
+        assert!(Instant::now() < later);
     }
 }

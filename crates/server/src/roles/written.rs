@@ -1,8 +1,9 @@
 //! The routes of a gateway as other processes write to them, for those here who wait for that.
 //!
-//! A route table takes what peers say before the own watch brings it. Two kinds of callers wait for
-//! just that: requests whose sandbox wakes, and clients who say how far they have come. Both are told
-//! once the table has it.
+//! A route table takes what peers say before the own watch brings it. Some callers wait for just that:
+//! requests whose sandbox wakes, and the control loop, which asks whether one change of one sandbox is
+//! known here. A client who says how far it has come means everything up to there, and of that only
+//! the own watch can tell: a peer may have told of one change and not of those before it.
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use cache::Watched;
+use gateway::Progress;
 use mesh::Book;
 use model::Version;
 use parking_lot::Mutex;
@@ -51,6 +53,30 @@ impl Written {
         let _ = self.flights.set(flights);
     }
 
+    /// Waits until the table goes by the change of this version, whoever told of it. Says nothing of
+    /// those before it. Answers whether it does, in time.
+    pub(crate) async fn hear_of(&self, version: Version, deadline: Instant) -> bool {
+        let has = || self.has_reached(version) || self.heard.lock().contains(&version);
+        self.wait(version, deadline, has).await
+    }
+
+    async fn wait(&self, version: Version, deadline: Instant, has: impl Fn() -> bool) -> bool {
+        let mut passed = pin!(self.watched.wait_for(version, deadline));
+        loop {
+            let mut came = pin!(self.came.notified());
+            // From here on nothing is missed; only then is it safe to look.
+            came.as_mut().enable();
+            if has() {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                reached = &mut passed => return reached || has(),
+                () = came => {}
+            }
+        }
+    }
+
     fn note(&self, version: Version) {
         let mut heard = self.heard.lock();
         let passed = self.watched.version();
@@ -84,7 +110,7 @@ impl Book for Written {
     }
 
     fn replace_all(&self, snapshot: Snapshot, now: Duration) -> Resync {
-        let resync = self.table.replace_all(snapshot, now);
+        let resync = self.table.adopt(snapshot, now);
         self.came.notify_waiters();
         resync
     }
@@ -107,34 +133,19 @@ impl Book for Written {
 }
 
 #[async_trait]
-impl gateway::Progress for Written {
+impl Progress for Written {
     fn has_reached(&self, version: Version) -> bool {
-        self.watched.version() >= version
-            || self.heard.lock().contains(&version)
-            || self.table.watched() >= version
+        self.watched.version() >= version || self.table.watched() >= version
     }
 
     async fn reach(&self, version: Version, deadline: Instant) -> bool {
-        let mut passed = pin!(self.watched.wait_for(version, deadline));
-        loop {
-            let mut came = pin!(self.came.notified());
-            // From here on nothing is missed; only then is it safe to look.
-            came.as_mut().enable();
-            if self.has_reached(version) {
-                return true;
-            }
-            tokio::select! {
-                biased;
-                reached = &mut passed => return reached || self.has_reached(version),
-                () = came => {}
-            }
-        }
+        self.wait(version, deadline, || self.has_reached(version))
+            .await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gateway::Progress as _;
     use model::{Name, Namespace};
     use routes::Deletion;
 
@@ -149,18 +160,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_reached_once_a_peer_has_told_of_it_and_those_before_it_are_not() {
+    async fn a_change_is_heard_of_once_a_peer_has_told_of_it_and_those_before_it_are_not() {
         let written = Written::new(Arc::new(Table::default()), Watched::default());
         let soon = Instant::now() + Duration::from_secs(1);
-        let waiting = async { written.reach(Version::from_u64(7), soon).await };
+        let waiting = async { written.hear_of(Version::from_u64(7), soon).await };
         let telling = async {
             tokio::task::yield_now().await;
             written.apply(gone(7), Duration::ZERO);
         };
-        let (reached, ()) = tokio::join!(waiting, telling);
-        assert!(reached);
-        assert!(!written.has_reached(Version::from_u64(6)));
-        assert!(!written.reach(Version::from_u64(6), soon).await);
+        let (heard, ()) = tokio::join!(waiting, telling);
+        assert!(heard);
+        assert!(!written.hear_of(Version::from_u64(6), soon).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_is_reached_when_the_own_watch_has_passed_it_and_not_by_a_word_of_it() {
+        let written = Written::new(Arc::new(Table::default()), Watched::default());
+        let soon = Instant::now() + Duration::from_secs(1);
+        written.apply(gone(7), Duration::ZERO);
+        assert!(!written.has_reached(Version::from_u64(7)));
+        assert!(!written.reach(Version::from_u64(7), soon).await);
+        written
+            .table
+            .watch_passed(Version::from_u64(7), Duration::ZERO);
+        assert!(written.has_reached(Version::from_u64(7)));
     }
 
     #[test]
@@ -169,8 +192,9 @@ mod tests {
         for version in 1..=MOST as u64 + 5 {
             written.note(Version::from_u64(version));
         }
-        assert_eq!(written.heard.lock().len(), MOST);
-        assert!(!written.has_reached(Version::from_u64(5)));
-        assert!(written.has_reached(Version::from_u64(6)));
+        let heard = written.heard.lock();
+        assert_eq!(heard.len(), MOST);
+        assert!(!heard.contains(&Version::from_u64(5)));
+        assert!(heard.contains(&Version::from_u64(6)));
     }
 }
