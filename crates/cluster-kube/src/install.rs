@@ -151,3 +151,19 @@ pub async fn ensure_secret(
         Err(error) => Err(ClusterError::Call(error)),
     }
 }
+
+/// What a Secret holds under a key; nothing if it is not there, or not text.
+///
+/// # Errors
+/// If the cluster refuses it.
+pub async fn read_secret(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    key: &str,
+) -> Result<Option<String>, ClusterError> {
+    let api = Api::<Secret>::namespaced(cluster.client(), namespace);
+    let found = api.get_opt(name).await.map_err(ClusterError::Call)?;
+    let held = found.and_then(|secret| secret.data?.remove(key));
+    Ok(held.and_then(|bytes| String::from_utf8(bytes.0).ok()))
+}

@@ -36,6 +36,11 @@ pub const SEAL: &str = "seal";
 /// In it: what Dormouse's own processes know each other by.
 pub const PEER_KEY: &str = "peer-key";
 
+/// The Secret of the daemons of nodes, made of the peer key: they hold nothing else.
+pub const NODE_SECRET: &str = "dormouse-node-identity";
+/// In it: what the control loop knows them by.
+pub const NODE_IDENTITY: &str = "node-identity";
+
 /// The headless Service by which the control loop finds all gateways.
 pub const GATEWAY_PEERS: &str = "dormouse-gateway-peers";
 

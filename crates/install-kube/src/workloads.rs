@@ -7,9 +7,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_PORT, PEER_KEY, PEER_LABEL,
-    PEER_PORT, PEERS, PORT, Part, SEAL, Switch, Values, labels, metadata, roles::account_name,
-    selector,
+    GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_IDENTITY, NODE_PORT,
+    NODE_SECRET, PEER_KEY, PEER_LABEL, PEER_PORT, PEERS, PORT, Part, SEAL, Switch, Values, labels,
+    metadata, roles::account_name, selector,
 };
 
 /// Where secrets are mounted.
@@ -135,7 +135,7 @@ fn node(values: &Values) -> Value {
         "seccompProfile": {"type": "RuntimeDefault"},
     });
     pod["volumes"] = json!([
-        keys_volume(&[PEER_KEY]),
+        keys_volume(NODE_SECRET, &[NODE_IDENTITY]),
         // The directory: a containerd that starts anew makes another socket in it.
         {"name": "containerd", "hostPath": {"path": values.containerd_directory, "type": "Directory"}},
     ]);
@@ -147,7 +147,7 @@ fn node(values: &Values) -> Value {
         "env": [
             variable("LOG_LEVEL", &values.log_level),
             variable("LOG_FORMAT", &"json".into()),
-            variable("PEER_KEY_FILE", &format!("{KEYS_DIR}/{PEER_KEY}").into()),
+            variable("NODE_IDENTITY_FILE", &format!("{KEYS_DIR}/{NODE_IDENTITY}").into()),
             variable("KUBERNETES_CONTAINERD_SOCKET", &values.mounted_socket),
             variable("KUBERNETES_NODE_PORT", &NODE_PORT.to_string().into()),
         ],
@@ -206,7 +206,7 @@ fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector(component)},
     }]);
-    pod["volumes"] = json!([keys_volume(&[SEAL, PEER_KEY])]);
+    pod["volumes"] = json!([keys_volume(KEYS_SECRET, &[SEAL, PEER_KEY])]);
     pod["containers"] = json!([{
         "name": component,
         "image": values.image,
@@ -304,11 +304,11 @@ fn variable(name: &str, value: &Value) -> Value {
     json!({"name": format!("DORMOUSE_{name}"), "value": value})
 }
 
-fn keys_volume(keys: &[&str]) -> Value {
+fn keys_volume(secret: &str, keys: &[&str]) -> Value {
     let items: Vec<Value> = keys.iter().map(|k| json!({"key": k, "path": k})).collect();
     json!({
         "name": "keys",
-        "secret": {"secretName": KEYS_SECRET, "defaultMode": 0o440, "items": items},
+        "secret": {"secretName": secret, "defaultMode": 0o440, "items": items},
     })
 }
 

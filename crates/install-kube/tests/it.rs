@@ -120,6 +120,14 @@ fn the_daemon_of_a_node_cannot_speak_to_the_api_server_and_has_only_containerds_
         .filter_map(|v| v.pointer("/hostPath/type"))
         .collect();
     assert_eq!(paths, ["Directory"]);
+    let secrets: Vec<&Value> = pod["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|v| v.pointer("/secret/secretName"))
+        .collect();
+    // Not the peer key, with which it could speak for any process.
+    assert_eq!(secrets, ["dormouse-node-identity"]);
     let bound = objects.iter().filter(|o| {
         let subjects = o["subjects"].as_array().into_iter().flatten();
         subjects.into_iter().any(|s| s["name"] == "dormouse-node")

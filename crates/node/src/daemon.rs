@@ -17,7 +17,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use kit::Tasks;
-use peer::Identity;
+use peer::NodeIdentity;
 use runtime::node::{Rank, Reason, Refusal, Standing, Target};
 use serde::Deserialize;
 use tokio::{
@@ -47,7 +47,7 @@ const MAX_BODY: usize = 4096;
 /// If its address cannot be told.
 pub async fn serve(
     listener: TcpListener,
-    identity: Identity,
+    identity: NodeIdentity,
     containerd: Containerd,
     stopping: CancellationToken,
 ) -> io::Result<()> {
@@ -85,7 +85,7 @@ pub async fn serve(
 
 async fn talk(
     stream: TcpStream,
-    identity: &Identity,
+    identity: &NodeIdentity,
     router: Router,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! How Dormouse's own processes trust each other: mutual TLS from one shared key.
 //!
-//! Every process of an installation holds the same secret, the *peer key*. From it each derives the
+//! Every process of an installation but the daemons of nodes ([`node`]) holds the same secret, the *peer key*. From it each derives the
 //! same certificate authority, in memory, and signs itself a certificate with a key of its own. So
 //! there is one thing to hand out and one to replace, nothing to renew, and no file besides. Who does
 //! not hold the key can neither speak nor listen; TLS 1.3 refuses what is forged, cut or replayed.
@@ -11,11 +11,14 @@
 //! Certificates carry no dates that matter: they never leave their process, so a wrong clock shuts
 //! nobody out, and a key is withdrawn by no longer holding it.
 
+pub mod node;
+
 use std::{fmt, sync::Arc};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SerialNumber,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    PKCS_ED25519, SerialNumber,
 };
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -27,6 +30,8 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+pub use node::{NODE, NodeIdentity, NodeIdentityError};
 
 /// What every peer calls itself.
 pub const NAME: &str = "peer.dormouse.internal";
@@ -67,6 +72,11 @@ impl Keys {
             return Err(KeyError::None);
         }
         Ok(Self(keys))
+    }
+
+    /// The one that is spoken with.
+    fn first(&self) -> Result<&[u8; 32], IdentityError> {
+        self.0.first().ok_or_else(|| broken("there is no key"))
     }
 }
 
@@ -110,19 +120,19 @@ impl Identity {
     /// # Errors
     /// If certificates cannot be made.
     pub fn new(keys: &Keys) -> Result<Self, IdentityError> {
-        let [first, ..] = keys.0.as_slice() else {
-            return Err(IdentityError("there is no key".into()));
-        };
         let mut roots = RootCertStore::empty();
         for key in &keys.0 {
-            roots.add(authority(key)?.0).map_err(broken)?;
+            let root = authority(key)?.0.der().clone();
+            roots.add(root).map_err(broken)?;
         }
         let roots = Arc::new(roots);
-        let (chain, key) = certificate(&authority(first)?.1)?;
+        let (signed, pair) = certificate(&authority(keys.first()?)?.1, NAME, &BOTH_WAYS)?;
+        let chain = vec![signed.der().clone()];
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pair.serialize_der()));
         let provider = Arc::new(ring::default_provider());
         Ok(Self {
-            server: server(&provider, &roots, chain.clone(), key.clone_key())?,
-            client: client(&provider, &roots, chain, key)?,
+            server: server_of(&provider, &roots, chain.clone(), key.clone_key())?,
+            client: client_of(&provider, &roots, chain, key)?,
         })
     }
 
@@ -157,7 +167,29 @@ impl Identity {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let name = ServerName::try_from(NAME).map_err(std::io::Error::other)?;
+        self.connect_to(NAME, stream).await
+    }
+
+    /// Takes a connection that was made for one to the daemon of a node.
+    ///
+    /// # Errors
+    /// If whoever is on the other side is none of this installation, or leaves.
+    pub async fn connect_to_node<S>(&self, stream: S) -> std::io::Result<client::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect_to(NODE, stream).await
+    }
+
+    async fn connect_to<S>(
+        &self,
+        name: &'static str,
+        stream: S,
+    ) -> std::io::Result<client::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
         let connector = TlsConnector::from(self.client_config());
         connector.connect(name, stream).await
     }
@@ -168,9 +200,7 @@ fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Identit
 }
 
 /// The authority of a key: the same wherever it is derived.
-fn authority(
-    key: &[u8; 32],
-) -> Result<(CertificateDer<'static>, Issuer<'static, KeyPair>), IdentityError> {
+fn authority(key: &[u8; 32]) -> Result<(Certificate, Issuer<'static, KeyPair>), IdentityError> {
     let der = PrivatePkcs8KeyDer::from([ED25519_PKCS8.as_slice(), key].concat());
     let pair = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ED25519).map_err(broken)?;
     let mut params = dated(named("Dormouse peers"));
@@ -178,24 +208,28 @@ fn authority(
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params.serial_number = Some(SerialNumber::from(1));
     let certificate = params.self_signed(&pair).map_err(broken)?;
-    Ok((certificate.der().clone(), Issuer::new(params, pair)))
+    Ok((certificate, Issuer::new(params, pair)))
 }
 
-/// A certificate of this process alone, with a new key.
+/// Whom a peer's certificate is good to: those who connect, and those it connects to.
+const BOTH_WAYS: [ExtendedKeyUsagePurpose; 2] = [
+    ExtendedKeyUsagePurpose::ServerAuth,
+    ExtendedKeyUsagePurpose::ClientAuth,
+];
+
+/// A certificate of that name, with a new key.
 fn certificate(
     authority: &Issuer<'static, KeyPair>,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityError> {
+    name: &str,
+    good_for: &[ExtendedKeyUsagePurpose],
+) -> Result<(Certificate, KeyPair), IdentityError> {
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(broken)?;
-    let mut params = CertificateParams::new(vec![NAME.to_owned()]).map_err(broken)?;
-    params.distinguished_name = named("Dormouse peer").distinguished_name;
+    let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(broken)?;
+    params.distinguished_name = named(name).distinguished_name;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
+    params.extended_key_usages = good_for.to_vec();
     let signed = dated(params).signed_by(&pair, authority).map_err(broken)?;
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pair.serialize_der()));
-    Ok((vec![signed.der().clone()], key))
+    Ok((signed, pair))
 }
 
 fn named(common: &str) -> CertificateParams {
@@ -211,7 +245,7 @@ fn dated(mut params: CertificateParams) -> CertificateParams {
     params
 }
 
-fn server(
+fn server_of(
     provider: &Arc<CryptoProvider>,
     roots: &Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -230,7 +264,7 @@ fn server(
     Ok(Arc::new(config))
 }
 
-fn client(
+fn client_of(
     provider: &Arc<CryptoProvider>,
     roots: &Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -247,30 +281,42 @@ fn client(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
 
-    const ONE: &str = "0123456789abcdef0123456789abcdef";
-    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+    pub(crate) const ONE: &str = "0123456789abcdef0123456789abcdef";
+    pub(crate) const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
-    fn holding(text: &str) -> Identity {
+    pub(crate) fn holding(text: &str) -> Identity {
         let keys = Keys::parse(text).expect("keys");
         Identity::new(&keys).expect("an identity")
     }
 
     /// Whether a word from one reaches the other and comes back.
-    async fn talks(from: &Identity, to: &Identity) -> bool {
+    pub(crate) async fn talks(from: &Identity, to: &Identity) -> bool {
+        exchange(|near| from.connect(near), |far| to.accept(far)).await
+    }
+
+    /// The same, however they meet.
+    pub(crate) async fn exchange<C, A>(
+        connect: impl FnOnce(DuplexStream) -> C,
+        accept: impl FnOnce(DuplexStream) -> A,
+    ) -> bool
+    where
+        C: Future<Output = std::io::Result<client::TlsStream<DuplexStream>>>,
+        A: Future<Output = std::io::Result<server::TlsStream<DuplexStream>>>,
+    {
         let (near, far) = duplex(1 << 14);
         let listen = async {
-            let mut stream = to.accept(far).await?;
+            let mut stream = accept(far).await?;
             let mut word = [0; 4];
             stream.read_exact(&mut word).await?;
             stream.write_all(&word).await?;
             stream.shutdown().await
         };
         let speak = async {
-            let mut stream = from.connect(near).await?;
+            let mut stream = connect(near).await?;
             stream.write_all(b"word").await?;
             let mut word = [0; 4];
             stream.read_exact(&mut word).await?;
@@ -313,7 +359,7 @@ mod tests {
         let keys = Keys::parse(ONE).expect("keys");
         let mut roots = RootCertStore::empty();
         roots
-            .add(authority(&keys.0[0]).expect("an authority").0)
+            .add(authority(&keys.0[0]).expect("an authority").0.der().clone())
             .expect("a root");
         let provider = Arc::new(ring::default_provider());
         let nobody = ClientConfig::builder_with_provider(provider)

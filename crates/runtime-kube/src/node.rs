@@ -92,14 +92,14 @@ impl Node<'_> {
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, peer::NAME)
+            .header(header::HOST, peer::NODE)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| self.failed(&error.to_string()))?;
         let address = SocketAddr::new(self.at, self.daemon.port);
         let stream = TcpStream::connect(address).await;
         let stream = stream.map_err(|error| self.failed(&error.to_string()))?;
-        let stream = self.daemon.identity.connect(stream).await;
+        let stream = self.daemon.identity.connect_to_node(stream).await;
         let stream = stream.map_err(|error| self.failed(&error.to_string()))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await

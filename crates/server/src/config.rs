@@ -234,6 +234,9 @@ settings! {
     seal_file: OptionalFile = "seal_file", Fallback::Fixed("");
     /// File with what the processes of an installation know each other by
     peer_key_file: OptionalFile = "peer_key_file", Fallback::Fixed("");
+    /// File with what control loops know the daemons of nodes by: made of the peer key, which nodes do not
+    /// hold, by `dormouse install`
+    node_identity_file: OptionalFile = "node_identity_file", Fallback::Fixed("");
     /// Address and port at which a role answers the other processes of its installation
     peer_listen: Listen = "peer.listen", Fallback::Fixed("127.0.0.1:7945");
     /// Address by which they reach it, with a port or without one; empty for that of peer.listen

@@ -7,10 +7,14 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use clap::Args;
 use cluster_kube::{
     Cluster,
-    install::{Keys, apply, ensure_secret},
+    install::{Keys, apply, ensure_secret, read_secret},
 };
-use install_kube::{KEYS_SECRET, Manifest, Options, PEER_KEY, Part, SEAL, manifests, yaml};
+use install_kube::{
+    KEYS_SECRET, Manifest, NODE_IDENTITY, NODE_SECRET, Options, PEER_KEY, Part, SEAL, manifests,
+    yaml,
+};
 use kit::Entropy;
+use peer::NodeIdentity;
 use store_kube::crds;
 
 /// How long the whole may take.
@@ -161,12 +165,30 @@ async fn make_keys(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     };
     let data = [(SEAL, fresh()), (PEER_KEY, fresh())];
-    let made = ensure_secret(cluster, namespace, KEYS_SECRET, data)
+    make_secret(cluster, namespace, KEYS_SECRET, data).await?;
+    // Of the peer key as it is there, perhaps for long: nodes hold no more than this.
+    let peer_key = read_secret(cluster, namespace, KEYS_SECRET, PEER_KEY)
         .await
-        .with_context(|| format!("make the secret {namespace}/{KEYS_SECRET}"))?;
+        .with_context(|| format!("read the secret {namespace}/{KEYS_SECRET}"))?
+        .with_context(|| format!("the secret {namespace}/{KEYS_SECRET} has no {PEER_KEY}"))?;
+    let keys = peer::Keys::parse(&peer_key)
+        .with_context(|| format!("read {PEER_KEY} of the secret {namespace}/{KEYS_SECRET}"))?;
+    let data = [(NODE_IDENTITY, NodeIdentity::issue(&keys)?)];
+    make_secret(cluster, namespace, NODE_SECRET, data).await
+}
+
+async fn make_secret(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    data: impl IntoIterator<Item = (&'static str, String)> + Send,
+) -> anyhow::Result<()> {
+    let made = ensure_secret(cluster, namespace, name, data)
+        .await
+        .with_context(|| format!("make the secret {namespace}/{name}"))?;
     let what = match made {
         Keys::Made => "made",
         Keys::There => "there already",
     };
-    cli::print(&format!("secret/{KEYS_SECRET} {what}\n"))
+    cli::print(&format!("secret/{name} {what}\n"))
 }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use kit::Tasks;
 use node::{Containerd, containerd::State, daemon};
-use peer::{Identity, Keys};
+use peer::{Identity, Keys, NodeIdentity};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -20,8 +20,12 @@ use crate::node::{Node, Pod, Registry};
 
 const REST: &str = "n=0; while :; do n=$((n+1)); echo $n > /count; sleep 1; done";
 
+fn keys(key: &str) -> Keys {
+    Keys::parse(&key.repeat(40)).unwrap()
+}
+
 fn identity(key: &str) -> Identity {
-    Identity::new(&Keys::parse(&key.repeat(40)).unwrap()).unwrap()
+    Identity::new(&keys(key)).unwrap()
 }
 
 struct Daemon {
@@ -34,7 +38,9 @@ async fn serve(containerd: Containerd) -> Daemon {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stopping = CancellationToken::new();
-    let serving = daemon::serve(listener, identity("k"), containerd, stopping.clone());
+    let issued = NodeIdentity::issue(&keys("k")).unwrap();
+    let identity = NodeIdentity::parse(&issued).unwrap();
+    let serving = daemon::serve(listener, identity, containerd, stopping.clone());
     Daemon {
         address,
         stopping,
@@ -45,7 +51,7 @@ async fn serve(containerd: Containerd) -> Daemon {
 impl Daemon {
     async fn ask(&self, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        let stream = identity("k").connect(stream).await.unwrap();
+        let stream = identity("k").connect_to_node(stream).await.unwrap();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .unwrap();
@@ -58,7 +64,7 @@ impl Daemon {
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", peer::NAME)
+            .header("host", peer::NODE)
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .unwrap();
@@ -189,7 +195,7 @@ async fn the_daemon_refuses_strangers_and_everything_that_is_not_ours() {
     node.pull(&base);
     let daemon = serve(node.containerd()).await;
     let stream = TcpStream::connect(daemon.address).await.unwrap();
-    let stranger = identity("x").connect(stream).await;
+    let stranger = identity("x").connect_to_node(stream).await;
     let refused = match stranger {
         Err(_) => true,
         // TLS 1.3 tells a client only when it reads.

@@ -9,7 +9,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use kit::Tasks;
 use parking_lot::Mutex;
-use peer::{Identity, Keys};
+use peer::{Identity, Keys, NodeIdentity};
 use runtime::node::{Rank, Reason, Refusal, Standing, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use standin_kube::Standin;
@@ -20,6 +20,11 @@ pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 pub(crate) fn identity() -> Arc<Identity> {
     Arc::new(Identity::new(&Keys::parse(KEY).unwrap()).unwrap())
+}
+
+fn of_node() -> Arc<NodeIdentity> {
+    let issued = NodeIdentity::issue(&Keys::parse(KEY).unwrap()).unwrap();
+    Arc::new(NodeIdentity::parse(&issued).unwrap())
 }
 
 /// The agent of a Pod of the stand-in.
@@ -45,7 +50,7 @@ pub(crate) async fn start(standin: &Arc<Standin>, tasks: &Tasks) -> u16 {
     let node = standin.address().ip();
     let listener = TcpListener::bind((node, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (standin, identity, stop) = (standin.clone(), identity(), tasks.stopping().clone());
+    let (standin, identity, stop) = (standin.clone(), of_node(), tasks.stopping().clone());
     let asked = Asked::default();
     let connections = tasks.child();
     tasks.spawn(async move {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use auth::Seal;
 use cluster_kube::Cluster;
 use kit::{Clock, Entropy, SystemClock, Tasks};
-use peer::Identity;
+use peer::{Identity, NodeIdentity};
 use peers::{Members, Peers};
 use sha2::{Digest as _, Sha256};
 use store::Store;
@@ -192,10 +192,19 @@ pub(crate) fn identity(settings: &Settings) -> anyhow::Result<Identity> {
     Ok(Identity::new(&keys)?)
 }
 
+/// Who the daemon of a node is to control loops.
+///
+/// # Errors
+/// If no identity is named, or its file holds none.
+pub(crate) fn node_identity(settings: &Settings) -> anyhow::Result<NodeIdentity> {
+    let text = secret(&settings.node_identity_file, "node_identity_file")?;
+    NodeIdentity::parse(&text).context("read node_identity_file")
+}
+
 /// A secret as a cluster mounts it: for its owner and group.
 fn secret(file: &OptionalFile, key: &str) -> anyhow::Result<String> {
     let Some(path) = &file.0 else {
-        bail!("{key} is not set: it names a file with a secret that all roles of a cluster share");
+        bail!("{key} is not set: it names a file with a secret of the installation");
     };
     check_mode(path)?;
     fs::read_to_string(path).with_context(|| format!("read {key} {}", path.display()))

@@ -1,6 +1,7 @@
 //! `dormouse node`: on every node of a cluster, freezes and thaws sandboxes for the control loop.
 //!
-//! It speaks to containerd and to who holds the peer key, and to nobody else: not to the API server.
+//! It speaks to containerd and to who holds the peer key, and to nobody else: not to the API server. It
+//! does not hold that key itself, but an identity that opens nothing (`peer::node`).
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,7 +20,7 @@ use crate::{config::Settings, serve::Signals};
 /// Runs the daemon until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let identity = ground::identity(settings)?;
+    let identity = ground::node_identity(settings)?;
     let socket = settings.kubernetes_containerd_socket.0.as_deref();
     let containerd = Containerd::new(socket.unwrap_or(SOCKET), NAMESPACE);
     match containerd.version().await {

@@ -2,7 +2,10 @@
 
 use std::process::{Command, Output};
 
-use cluster_kube::Cluster;
+use cluster_kube::{
+    Cluster,
+    install::{Keys, ensure_secret, read_secret},
+};
 use http::{Method, Request};
 use model::{Name, Spec as _, template::TemplateSpec};
 use serde_json::{Value, json};
@@ -86,6 +89,40 @@ async fn installing_twice_changes_nothing_and_never_goes_back_to_an_older_versio
         now["metadata"]["annotations"]["dormouse.dev/version"],
         "99.0.0"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_get_an_identity_that_is_made_of_the_peer_key_which_is_there_and_no_key() {
+    let installation = Installation::bare().await;
+    let (kubeconfig, namespace) = (installation.cluster.kubeconfig(), &installation.team);
+    let cluster = Cluster::connect(Some(kubeconfig)).await.unwrap();
+    // An installation of a version that gave nodes the peer key itself.
+    let before = [("seal", "s".repeat(40)), ("peer-key", "k".repeat(40))];
+    let held = ensure_secret(&cluster, namespace.as_str(), "dormouse-keys", before).await;
+    assert_eq!(held.unwrap(), Keys::Made);
+    let make = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+        command.args(["install", "--make-keys", "--namespace", namespace.as_str()]);
+        command.arg("--kubeconfig").arg(kubeconfig);
+        succeeds(&command.env_remove("KUBECONFIG").output().unwrap())
+    };
+    let (shared, of_nodes) = ("secret/dormouse-keys", "secret/dormouse-node-identity");
+    let there = "there already";
+    assert_eq!(make(), format!("{shared} {there}\n{of_nodes} made\n"));
+    assert_eq!(make(), format!("{shared} {there}\n{of_nodes} {there}\n"));
+    let path = format!("/api/v1/namespaces/{namespace}/secrets/dormouse-node-identity");
+    let secret = at(&installation, &path, None).await;
+    let data = secret["data"].as_object().unwrap();
+    assert_eq!(data.keys().collect::<Vec<_>>(), ["node-identity"]);
+    let name = ("dormouse-node-identity", "node-identity");
+    let issued = read_secret(&cluster, namespace.as_str(), name.0, name.1).await;
+    let node = peer::NodeIdentity::parse(&issued.unwrap().unwrap()).unwrap();
+    let control = peer::Keys::parse(&"k".repeat(40)).unwrap();
+    let control = peer::Identity::new(&control).unwrap();
+    let (near, far) = tokio::io::duplex(1 << 14);
+    let (asked, answered) = tokio::join!(control.connect_to_node(near), node.accept(far));
+    asked.unwrap();
+    answered.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
