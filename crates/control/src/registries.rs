@@ -79,11 +79,12 @@ impl Pins {
         }
         let (runtime, images, pull) = (Arc::clone(runtime), wanted.images.clone(), wanted.pull);
         let (team, key_of_call) = (self.team(wanted.team), key.clone());
+        let namespace = wanted.team.clone();
         let call = async move {
             let _turn = team.acquire().await.map_err(|_| NotPinned::NotNow)?;
             let mut exact = StringMap::new();
             for (container, image) in images.iter() {
-                match timeout(limit, runtime.pin(image, pull)).await {
+                match timeout(limit, runtime.pin(&namespace, image, pull)).await {
                     Ok(Ok(pinned)) => {
                         exact.insert(container, pinned);
                     }

@@ -181,7 +181,9 @@ impl Order {
         let pull = pool
             .and_then(|pool| pool.spec.image_pull_policy)
             .or_else(|| template.map(|template| template.spec.image_pull_policy));
-        let pinned = api.images.pin(image, pull.unwrap_or_default());
+        let pinned = api
+            .images
+            .pin(&self.owner.team, image, pull.unwrap_or_default());
         match tokio::time::timeout(self.startup, pinned).await {
             Ok(Ok(exact)) => {
                 self.image = Some(exact);

@@ -62,11 +62,16 @@ pub trait Unsaid: Send + Sync + fmt::Debug {
 /// Knows images by their names.
 #[async_trait]
 pub trait Images: Send + Sync + fmt::Debug {
-    /// A name that can only be the image which this one leads to now.
+    /// A name that can only be the image which this one leads to now, for a team.
     ///
     /// # Errors
     /// See [`ImageProblem`].
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem>;
+    async fn pin(
+        &self,
+        team: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, ImageProblem>;
 }
 
 /// Why an image cannot be had.
@@ -132,7 +137,12 @@ impl LogSource for Nothing {
 
 #[async_trait]
 impl Images for Nothing {
-    async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
+    async fn pin(
+        &self,
+        _: &Namespace,
+        image: &str,
+        _: ImagePullPolicy,
+    ) -> Result<Box<str>, ImageProblem> {
         Ok(image.into())
     }
 }

@@ -95,7 +95,11 @@ impl Engine {
     pub(crate) async fn make(&self, fence: Fence, wanted: &Pod) -> Result<Arc<Pod>, RuntimeError> {
         let (namespace, name) = named(wanted);
         let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
-        let error = match api.create(&PostParams::default(), wanted).await {
+        let mut marked = wanted.clone();
+        let mark = self.keys.mark(fence.uid, namespace, name).into();
+        let notes = marked.metadata.annotations.get_or_insert_default();
+        notes.insert(names::MARK.to_owned(), mark);
+        let error = match api.create(&PostParams::default(), &marked).await {
             Ok(made) => return Ok(self.pods.wrote(made)),
             Err(error) => error,
         };
@@ -111,7 +115,7 @@ impl Engine {
         let there = api.get_opt(name).await;
         let there = there.map_err(|error| failed("read a Pod", &error))?;
         match there {
-            Some(there) if is_of(&there, fence.uid) => Ok(self.pods.wrote(there)),
+            Some(there) if self.pods.is_marked(fence.uid, &there) => Ok(self.pods.wrote(there)),
             Some(_) => {
                 let why = format!("another Pod is called {namespace}/{name}");
                 Err(RuntimeError::Failed(why.into()))
@@ -235,12 +239,6 @@ fn has_failed(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     phase == Some("Failed")
-}
-
-fn is_of(pod: &Pod, uid: Uid) -> bool {
-    let labels = pod.metadata.labels.as_ref();
-    let label = labels.and_then(|labels| labels.get(names::UID));
-    label.is_some_and(|label| *label == uid.to_string())
 }
 
 /// The namespace and name of a Pod.

@@ -41,6 +41,9 @@ pub(crate) const ARMED: &str = "dormouse.dev/armed";
 /// The random name of a Pod's start: the key of its agent is derived from it, too.
 pub(crate) const START: &str = "dormouse.dev/start";
 
+/// What only who holds the seal can write: that a Pod of this place is the one that its label says.
+pub(crate) const MARK: &str = "dormouse.dev/mark";
+
 /// Where the agent is in the sandbox.
 pub(crate) const AGENT_DIRECTORY: &str = "/run/dormouse";
 /// The program that is its first process. It has the name of the engine on one machine, too.

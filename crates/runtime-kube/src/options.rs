@@ -77,6 +77,15 @@ pub trait Keys: Send + Sync + fmt::Debug {
     fn init_key(&self, uid: Uid, start: Option<&str>) -> Secret;
     /// That of the ports of one delivery.
     fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret;
+    /// What says that a Pod of this namespace and name was made for that workload. It is no secret.
+    fn mark(&self, uid: Uid, namespace: &str, name: &str) -> Box<str>;
+    /// Whether that is such a mark.
+    fn has_marked(&self, uid: Uid, namespace: &str, name: &str, mark: &str) -> bool;
+}
+
+fn marked_text(uid: Uid, namespace: &str, name: &str) -> String {
+    // None of them can have a line break.
+    format!("Pod\n{namespace}\n{name}\n{uid}")
 }
 
 impl Keys for Seal {
@@ -89,5 +98,13 @@ impl Keys for Seal {
 
     fn door_key(&self, uid: Uid, epoch: Epoch) -> Secret {
         Self::door_key(self, uid, epoch)
+    }
+
+    fn mark(&self, uid: Uid, namespace: &str, name: &str) -> Box<str> {
+        self.sign(&marked_text(uid, namespace, name))
+    }
+
+    fn has_marked(&self, uid: Uid, namespace: &str, name: &str, mark: &str) -> bool {
+        self.has_signed(&marked_text(uid, namespace, name), mark)
     }
 }

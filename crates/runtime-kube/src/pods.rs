@@ -1,5 +1,9 @@
 //! The Pods that there are, by the uid of their workload: followed by a watch, and brought up to date
 //! with every answer to a write of ours.
+//!
+//! Labels are anybody's who may make Pods, in any namespace. So a Pod is taken for a workload's only if
+//! it carries the mark of who made it, for its own namespace and name, or is known as one already; and
+//! what an image led to counts in the namespace where it was seen.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +29,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{look, names};
+use crate::{create::named, look, names, options::Keys};
 
 /// More images than these are not remembered.
 const IMAGES: usize = 10_000;
@@ -51,33 +55,34 @@ struct All {
     /// What was written since that list began: it need not show it.
     written: BTreeSet<Uid>,
     /// Images that were seen to run, so nodes have them, and what each led to when it last was.
-    images: BTreeMap<Box<str>, Option<Digest>>,
+    /// By image and namespace.
+    images: BTreeMap<(Box<str>, Box<str>), Option<Digest>>,
 }
 
 /// The Pods of one cluster. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pods {
+    keys: Arc<dyn Keys>,
     all: Arc<Mutex<All>>,
     /// Counts changes.
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
 }
 
-impl Default for Pods {
-    /// None are known yet.
-    fn default() -> Self {
+impl Pods {
+    /// None are known yet, but by whose mark they are.
+    pub(crate) fn new(keys: Arc<dyn Keys>) -> Self {
         Self {
+            keys,
             all: Arc::default(),
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
         }
     }
-}
 
-impl Pods {
     /// Begins to follow, for as long as `tasks` runs.
-    pub(crate) fn follow(client: Client, tasks: &Tasks) -> Self {
-        let pods = Self::default();
+    pub(crate) fn follow(client: Client, keys: Arc<dyn Keys>, tasks: &Tasks) -> Self {
+        let pods = Self::new(keys);
         let (mine, stop) = (pods.clone(), tasks.stopping().clone());
         let labels = format!("{}={},{}", names::MANAGED_BY, names::DORMOUSE, names::UID);
         tasks.spawn(async move {
@@ -116,7 +121,8 @@ impl Pods {
             }
             Event::InitApply(mut pod) => {
                 pod.metadata.managed_fields = None;
-                if let (Some(uid), Some(listing)) = (uid_of(&pod), all.listing.as_mut()) {
+                let uid = self.workload(&all, &pod);
+                if let (Some(uid), Some(listing)) = (uid, all.listing.as_mut()) {
                     listing.insert(uid, Arc::new(pod));
                 }
                 return;
@@ -139,7 +145,7 @@ impl Pods {
             }
             Event::Apply(mut pod) => {
                 pod.metadata.managed_fields = None;
-                if let Some(uid) = uid_of(&pod) {
+                if let Some(uid) = self.workload(&all, &pod) {
                     all.put(uid, Arc::new(pod));
                 }
             }
@@ -154,6 +160,22 @@ impl Pods {
         }
         drop(all);
         self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// The workload that a Pod is, if that is to be believed: who marked it, or a Pod that was.
+    fn workload(&self, all: &All, pod: &Pod) -> Option<Uid> {
+        let uid = uid_of(pod)?;
+        let known = all.by_uid.get(&uid);
+        let is_known = known.is_some_and(|known| known.pod.metadata.uid == pod.metadata.uid);
+        (is_known || self.is_marked(uid, pod)).then_some(uid)
+    }
+
+    /// Whether a Pod was made for a workload, by who holds the seal.
+    pub(crate) fn is_marked(&self, uid: Uid, pod: &Pod) -> bool {
+        let (namespace, name) = named(pod);
+        let mark = look::annotation(pod, names::MARK);
+        uid_of(pod) == Some(uid)
+            && mark.is_some_and(|mark| self.keys.has_marked(uid, namespace, name, mark))
     }
 
     /// Takes the answer to a write.
@@ -207,14 +229,17 @@ impl Pods {
         }
     }
 
-    /// Whether an image was seen to run.
+    /// Whether an image was seen to run, wherever.
     pub(crate) fn has_run(&self, image: &str) -> bool {
-        self.all.lock().images.contains_key(image)
+        let all = self.all.lock();
+        let mut from = all.images.range((image.into(), Box::default())..);
+        from.next().is_some_and(|((of, _), _)| **of == *image)
     }
 
-    /// What an image led to when it was last seen to run.
-    pub(crate) fn digest_of(&self, image: &str) -> Option<Digest> {
-        self.all.lock().images.get(image).cloned().flatten()
+    /// What an image led to when it was last seen to run in a namespace.
+    pub(crate) fn digest_of(&self, namespace: &str, image: &str) -> Option<Digest> {
+        let place = (image.into(), namespace.into());
+        self.all.lock().images.get(&place).cloned().flatten()
     }
 
     pub(crate) fn find(&self, uid: Uid) -> Option<Found> {
@@ -269,8 +294,10 @@ impl All {
                 self.images.clear();
             }
             let (images, mut digests) = (look::images(&pod), look::digests(&pod));
+            let (namespace, _) = named(&pod);
             for (name, image) in images.iter() {
-                let known = self.images.entry(image.into()).or_default();
+                let place = (image.into(), namespace.into());
+                let known = self.images.entry(place).or_default();
                 if let Some(digest) = digests.remove(name) {
                     *known = Some(digest);
                 }
@@ -312,12 +339,17 @@ fn version(pod: &Pod) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use auth::Seal;
     use serde_json::json;
 
     use super::*;
 
+    fn seal() -> Seal {
+        Seal::new([7; 32])
+    }
+
     fn pods() -> Pods {
-        Pods::default()
+        Pods::new(Arc::new(seal()))
     }
 
     fn uid() -> Uid {
@@ -326,7 +358,8 @@ mod tests {
 
     fn pod(identity: &str, version: u64) -> Pod {
         let pod = json!({"metadata": {
-            "name": "box", "uid": identity, "resourceVersion": version.to_string(),
+            "name": "box", "namespace": "team", "uid": identity,
+            "resourceVersion": version.to_string(),
             "labels": {names::UID: uid().to_string()},
         }});
         serde_json::from_value(pod).unwrap()
@@ -335,6 +368,35 @@ mod tests {
     fn at(pods: &Pods) -> Option<(u64, bool)> {
         let found = pods.find(uid())?;
         Some((version(&found.pod), found.is_gone))
+    }
+
+    fn marked(mut pod: Pod, mark: Box<str>) -> Pod {
+        pod.metadata.annotations = Some([(names::MARK.to_owned(), mark.into())].into());
+        pod
+    }
+
+    #[test]
+    fn a_pod_that_only_its_labels_say_to_be_a_workloads_is_not() {
+        let pods = pods();
+        let mark = seal().mark(uid(), "team", "box");
+        pods.heard(Event::Apply(marked(pod("a", 5), mark.clone())));
+        assert_eq!(at(&pods), Some((5, false)));
+        // Newer, with its label: without a mark, with one for another place, of another seal.
+        let mut elsewhere = marked(pod("b", 9), mark.clone());
+        elsewhere.metadata.namespace = Some("thieves".to_owned());
+        let other = Seal::new([8; 32]).mark(uid(), "team", "box");
+        for forged in [pod("b", 9), elsewhere, marked(pod("b", 9), other)] {
+            pods.heard(Event::Apply(forged.clone()));
+            assert_eq!(at(&pods), Some((5, false)));
+            pods.heard(Event::Init);
+            pods.heard(Event::InitApply(marked(pod("a", 5), mark.clone())));
+            pods.heard(Event::InitApply(forged));
+            pods.heard(Event::InitDone);
+            assert_eq!(at(&pods), Some((5, false)));
+        }
+        // One that is known stays what it is, whatever becomes of its annotations.
+        pods.heard(Event::Apply(pod("a", 10)));
+        assert_eq!(at(&pods), Some((10, false)));
     }
 
     #[test]
@@ -417,7 +479,8 @@ mod tests {
         assert!(!pods.has_run("app:1"));
         pods.heard(Event::Apply(with(true)));
         assert!(pods.has_run("app:1") && !pods.has_run("app:2"));
-        assert_eq!(pods.digest_of("app:1").unwrap().as_str(), digest);
-        assert_eq!(pods.digest_of("app:2"), None);
+        assert_eq!(pods.digest_of("team", "app:1").unwrap().as_str(), digest);
+        assert_eq!(pods.digest_of("team", "app:2"), None);
+        assert_eq!(pods.digest_of("others", "app:1"), None);
     }
 }

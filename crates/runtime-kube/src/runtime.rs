@@ -14,7 +14,9 @@ use cluster_kube::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use kit::Tasks;
 use kube::Client;
-use model::{Epoch, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy};
+use model::{
+    Epoch, Namespace, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+};
 use thiserror::Error;
 
 use crate::{
@@ -82,7 +84,7 @@ impl KubeRuntime {
         tasks: &Tasks,
     ) -> Result<Self, StartError> {
         let tasks = tasks.child();
-        let pods = Pods::follow(cluster.client(), &tasks);
+        let pods = Pods::follow(cluster.client(), Arc::clone(&keys), &tasks);
         if !pods.synced(FIRST_LOOK).await {
             return Err(StartError::Blind);
         }
@@ -326,11 +328,18 @@ impl Runtime for KubeRuntime {
         self.0.thaw(fence).await
     }
 
-    /// What a name led to when it was last seen to run in this cluster. What is to be asked for anew, or
+    /// What a name led to when it was last seen to run in the team's namespace. What is to be asked for anew, or
     /// was never seen, keeps its name: only a node asks registries.
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+    async fn pin(
+        &self,
+        team: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, RuntimeError> {
         let known = match pull {
-            ImagePullPolicy::IfNotPresent | ImagePullPolicy::Never => self.0.pods.digest_of(image),
+            ImagePullPolicy::IfNotPresent | ImagePullPolicy::Never => {
+                self.0.pods.digest_of(team.as_str(), image)
+            }
             ImagePullPolicy::Always => None,
         };
         Ok(match known.filter(|_| !image.contains('@')) {

@@ -13,7 +13,8 @@ use ::runtime::{
 use async_trait::async_trait;
 use images::{ImageConfig, InUse, Origin, Store, Sweep, Swept};
 use model::{
-    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+    Digest, Namespace, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy,
+    template::ImagePullPolicy,
 };
 
 use tokio::sync::RwLock;
@@ -249,7 +250,12 @@ impl Runtime for LocalRuntime {
             .await
     }
 
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+    async fn pin(
+        &self,
+        _: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, RuntimeError> {
         if image == BASE || self.0.options.images.contains_key(image) {
             return Ok(image.into());
         }

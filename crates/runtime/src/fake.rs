@@ -11,7 +11,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kit::Tasks;
-use model::{Digest, Epoch, StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy};
+use model::{
+    Digest, Epoch, Namespace, StringMap, Uid, sandbox::NetworkPolicy, template::ImagePullPolicy,
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -690,7 +692,12 @@ impl Runtime for FakeRuntime {
         Ok(image)
     }
 
-    async fn pin(&self, image: &str, _: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
+    async fn pin(
+        &self,
+        _: &Namespace,
+        image: &str,
+        _: ImagePullPolicy,
+    ) -> Result<Box<str>, RuntimeError> {
         self.look(Call::Pin, None).await?;
         is_there(&[("main", image)].into_iter().collect())?;
         Ok(image.into())

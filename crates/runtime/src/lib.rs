@@ -27,7 +27,8 @@ use std::{fmt::Debug, os::fd::OwnedFd};
 
 use async_trait::async_trait;
 use model::{
-    Digest, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy, template::ImagePullPolicy,
+    Digest, Namespace, StringMap, Uid, hook::Hook, sandbox::NetworkPolicy,
+    template::ImagePullPolicy,
 };
 
 pub use dial::{connect, dial};
@@ -76,10 +77,15 @@ pub trait Runtime: Send + Sync + Debug {
     /// Replaces the images of containers in place, and starts their processes anew.
     async fn swap_images(&self, fence: Fence, to: &Outfit) -> Result<Facts, RuntimeError>;
 
-    /// The name of an image that can only be the one which `image` leads to now: by its digest. One
-    /// that this runtime knows by no digest keeps its name. Changes nothing.
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, RuntimeError> {
-        let _ = pull;
+    /// The name of an image that can only be the one which `image` leads to now, for a team: by its
+    /// digest. One that this runtime knows by no digest keeps its name. Changes nothing.
+    async fn pin(
+        &self,
+        team: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, RuntimeError> {
+        let _ = (team, pull);
         Ok(image.into())
     }
 

@@ -47,11 +47,16 @@ impl FakeImages {
 
 #[async_trait]
 impl Images for FakeImages {
-    async fn pin(&self, image: &str, pull: ImagePullPolicy) -> Result<Box<str>, ImageProblem> {
+    async fn pin(
+        &self,
+        team: &Namespace,
+        image: &str,
+        pull: ImagePullPolicy,
+    ) -> Result<Box<str>, ImageProblem> {
         if self.is_down.load(Ordering::Relaxed) {
             return Err(ImageProblem::Later("no registry answers".into()));
         }
-        let pinned = self.runtime.pin(image, pull).await;
+        let pinned = self.runtime.pin(team, image, pull).await;
         pinned.map_err(|error| ImageProblem::Wrong(error.to_string().into()))
     }
 }

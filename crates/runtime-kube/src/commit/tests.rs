@@ -111,7 +111,11 @@ impl World {
         };
         Self {
             test,
-            commits: Commits::new(cluster, options, Pods::default()),
+            commits: Commits::new(
+                cluster,
+                options,
+                Pods::new(Arc::new(auth::Seal::new([7; 32]))),
+            ),
             subject,
             started,
         }
@@ -249,7 +253,7 @@ async fn this_process_joins_what_it_sent_itself_and_another_ends_it() {
     let heir = Commits::new(
         world.commits.cluster.clone(),
         world.commits.options.clone(),
-        Pods::default(),
+        Pods::new(Arc::new(auth::Seal::new([7; 32]))),
     );
     later.fence = fence(3);
     heir.capture(&later, None).await.unwrap();
