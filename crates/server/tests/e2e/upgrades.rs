@@ -77,6 +77,23 @@ impl Server {
         WouldBe(BufReader::new(stream))
     }
 
+    /// A request to its API that is under way and does not end.
+    fn held_up(&self) -> TcpStream {
+        let mut slow = TcpStream::connect(self.door()).unwrap();
+        let key = self.exported("E2B_API_KEY");
+        let head = format!(
+            "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\
+             Content-Type: application/json\r\nContent-Length: 100\r\n\
+             Expect: 100-continue\r\n\r\n"
+        );
+        slow.write_all(head.as_bytes()).unwrap();
+        // Somebody wants to read the rest of it.
+        let mut wanted = [0; 21];
+        slow.read_exact(&mut wanted).unwrap();
+        assert_eq!(&wanted, b"HTTP/1.1 100 Continue");
+        slow
+    }
+
     /// Waits until it has logged this so many times.
     fn has_said(&self, text: &str, times: usize) {
         until(text, || {
@@ -300,18 +317,7 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
     // What a start held that was given up is free.
     server.run("gc").ok();
     // The old one dies while it lets go, held up by a request that does not end.
-    let mut slow = TcpStream::connect(server.door()).unwrap();
-    let key = server.exported("E2B_API_KEY");
-    let head = format!(
-        "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\
-         Content-Type: application/json\r\nContent-Length: 100\r\n\
-         Expect: 100-continue\r\n\r\n"
-    );
-    slow.write_all(head.as_bytes()).unwrap();
-    // It is under way: somebody wants to read the rest of it.
-    let mut wanted = [0; 21];
-    slow.read_exact(&mut wanted).unwrap();
-    assert_eq!(&wanted, b"HTTP/1.1 100 Continue");
+    let _slow = server.held_up();
     let begun = server.log().matches("another server takes over").count();
     let (home, pid) = (server.home.path().to_owned(), server.child.id());
     let next = thread::spawn(move || {
@@ -402,6 +408,24 @@ fn a_server_that_stops_while_another_takes_over_and_does_not_serve_ends_it_too()
     server.signal(Signal::TERM);
     assert!(server.wait().success(), "{}", server.log());
     assert_eq!(stuck.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn a_server_that_stops_while_it_lets_go_lets_nobody_take_over() {
+    let mut server = start();
+    let slow = server.held_up();
+    let home = server.home.path().to_owned();
+    let next = thread::spawn(move || {
+        let flags = [&["--take-over"][..], &PATIENT].concat();
+        launch(&home, &flags, &[]).map(|(child, _)| child)
+    });
+    server.has_said("another server takes over", 1);
+    server.signal(Signal::TERM);
+    server.has_said("nobody takes over", 1);
+    drop(slow);
+    assert!(server.wait().success(), "{}", server.log());
+    let refused = next.join().unwrap().unwrap_err();
+    assert!(refused.contains("it was told to stop"), "{refused}");
 }
 
 /// A process that is nobody's child here, and is not left behind.
