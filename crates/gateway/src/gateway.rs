@@ -12,6 +12,7 @@ use tokio::{
     sync::{Semaphore, oneshot},
     task::LocalSet,
 };
+use tokio_util::task::TaskTracker;
 
 use crate::{
     activity::Activity,
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) fallback: Option<axum::Router>,
     /// The runtime of whoever started the gateway.
     pub(crate) outside: Handle,
+    /// Requests to `fallback` that are under way there, counted before they are begun.
+    pub(crate) calls: TaskTracker,
     /// One search for a signed URL's sandbox at a time.
     pub(crate) searches: Semaphore,
     /// Those whose clients have seen more than is known here.
@@ -144,6 +147,7 @@ impl Gateway {
             activity,
             fallback,
             outside: Handle::current(),
+            calls: TaskTracker::new(),
             searches: Semaphore::new(1),
             behind: Semaphore::new(progress::MOST),
         });
@@ -209,6 +213,12 @@ impl Gateway {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.metrics.clone()
+    }
+
+    /// How many requests to what is no sandbox are being answered.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.shared.calls.len()
     }
 
     /// Stops accepting and lets what is under way finish, without an end to that yet. Connections that

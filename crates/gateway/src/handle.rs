@@ -334,6 +334,8 @@ async fn fallback(
     };
     request.extensions_mut().insert(ConnectInfo(link.peer));
     let called = router.oneshot(request.map(axum::body::Body::new));
+    // Known before it is begun: who stops waits for it.
+    let called = worker.shared.calls.track_future(called);
     let task = AbortOnDropHandle::new(worker.shared.outside.spawn(called));
     open.ended(Outcome::Fallback);
     match task.await {

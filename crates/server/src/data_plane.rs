@@ -11,20 +11,13 @@
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use api::Authenticator;
 use auth::{Audit, Keys, Ledger, Seal, quota::Size};
-use axum::{
-    Router,
-    middleware::{Next, from_fn},
-};
 use cache::{RouteFeed, RoutingCache, Watched};
 use control::AgentTokens;
 use e2b::{E2b, Sampler};
@@ -183,8 +176,6 @@ pub(crate) struct DataPlane {
     raw: Tasks,
     /// What serves Envoys.
     envoys: Tasks,
-    /// Requests to the API.
-    calls: Calls,
     /// Where what happens here is counted.
     pub(crate) sources: Sources,
 }
@@ -240,8 +231,7 @@ impl DataPlane {
             entropy: Arc::clone(on.entropy),
         };
         let options = gateway_options(on.settings);
-        let calls = Calls::default();
-        let router = calls.counted(e2b::router(Arc::clone(&api)));
+        let router = e2b::router(Arc::clone(&api));
         wait_for_routes(&routes, deadline).await?;
         let doors = on.entry.open_up();
         // Before anybody is let in: who puts a sandbox to sleep must not take the gateway for absent.
@@ -280,7 +270,6 @@ impl DataPlane {
             ssh,
             raw,
             envoys,
-            calls,
             sources,
         })
     }
@@ -320,7 +309,7 @@ impl DataPlane {
     pub(crate) async fn settle(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline
-            && (self.calls.under_way() > 0 || self.sources.flights.parked() > 0)
+            && (self.gateway.calls() > 0 || self.sources.flights.parked() > 0)
         {
             sleep(LOOK).await;
         }
@@ -348,38 +337,6 @@ fn say_dropped(ends: [Result<(), usize>; 3]) {
     let left: usize = ends.into_iter().filter_map(Result::err).sum();
     if left > 0 {
         tracing::warn!(left, "connections to sandboxes were dropped");
-    }
-}
-
-/// Requests to the API that are under way. Clones share it.
-#[derive(Clone, Debug, Default)]
-struct Calls(Arc<AtomicUsize>);
-
-impl Calls {
-    fn under_way(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn counted(&self, router: Router) -> Router {
-        let calls = self.clone();
-        router.layer(from_fn(move |request, next: Next| {
-            calls.0.fetch_add(1, Ordering::AcqRel);
-            let call = Call(calls.clone());
-            async move {
-                let answer = next.run(request).await;
-                drop(call);
-                answer
-            }
-        }))
-    }
-}
-
-/// Counts one, however it ends.
-struct Call(Calls);
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
