@@ -22,6 +22,7 @@ pub(crate) fn records_only(from: &Path) -> TempDir {
             "base",
             "disks",
             "lock",
+            "handover",
         ];
         if !of_this_disk.iter().any(|left_out| name == *left_out) {
             copy(&entry.path(), &to.join(name));
