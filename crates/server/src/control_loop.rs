@@ -10,7 +10,7 @@ use cache::Health;
 use cluster_kube::Cluster;
 use control::{
     ActivitySource, AgentTokens, Control, EventSink, Followers, Options, Reception, Waiters,
-    world::Caches,
+    history::Retention, world::Caches,
 };
 use kit::{Clock, Entropy, Tasks};
 use model::Uid;
@@ -191,6 +191,19 @@ pub(crate) struct Parts<'a> {
     /// Whose quotas count.
     pub(crate) keys: Keys,
     pub(crate) options: Options,
+}
+
+/// What the settings say of it.
+pub(crate) fn options(settings: &Settings) -> Options {
+    Options {
+        drain_timeout: settings.wake_drain_timeout.0,
+        history: Retention {
+            keep: settings.history_keep.0,
+            most: settings.history_max_records.0,
+            ..Retention::default()
+        },
+        ..Options::default()
+    }
 }
 
 /// Starts the loop over an engine.

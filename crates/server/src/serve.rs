@@ -19,7 +19,7 @@ use ::auth::{Audit, Keys, Seal};
 use anyhow::{Context as _, bail};
 use api::{Authenticator, Limits, ResourceApi};
 use cli::kubeconfig::Kubeconfig;
-use control::{events::StoredEvents, history::Retention};
+use control::events::StoredEvents;
 use kit::{Clock, Entropy, SystemClock, Tasks};
 use runtime_local::LocalRuntime;
 use rustls::ServerConfig;
@@ -365,15 +365,9 @@ impl Server {
                 let used = Arc::new(GatewayUse::after(earlier.clone()));
                 let tokens = Arc::new(SealedTokens(seal.clone()));
                 let options = control::Options {
-                    drain_timeout: settings.wake_drain_timeout.0,
-                    history: Retention {
-                        keep: settings.history_keep.0,
-                        most: settings.history_max_records.0,
-                        ..Retention::default()
-                    },
                     // The data directory is this process's alone.
                     claims_alone: true,
-                    ..control::Options::default()
+                    ..control_loop::options(settings)
                 };
                 let events = StoredEvents::start(store.clone(), clock.clone(), engine.tasks());
                 let control = control_loop::start(Parts {

@@ -16,7 +16,7 @@ use cluster_kube::{
     events::Recorder,
     lease::{self, Election, candidate::Rules},
 };
-use control::{Reception, Standing, events::StoredEvents, history::Retention, world::NoWaiters};
+use control::{Reception, Standing, events::StoredEvents, world::NoWaiters};
 use kit::Tasks;
 use model::{Sandbox, SandboxId, sandbox::Access, template::TemplateSpec};
 use peers::Peers;
@@ -204,17 +204,11 @@ async fn start(
         recorder: Recorder::start(&ground.cluster, COMPONENT, clock.clone(), tasks),
     };
     let options = control::Options {
-        drain_timeout: settings.wake_drain_timeout.0,
-        history: Retention {
-            keep: settings.history_keep.0,
-            most: settings.history_max_records.0,
-            ..Retention::default()
-        },
         // API replicas claim, too.
         claims_alone: false,
         // A turn waits until its Pod runs, which takes seconds: claims must find a worker meanwhile.
         workers: 128,
-        ..control::Options::default()
+        ..control_loop::options(settings)
     };
     let acting = control_loop::start(Parts {
         engine: &engine,
