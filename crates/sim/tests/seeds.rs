@@ -81,8 +81,8 @@ fn two_thousand_sandboxes_over_five_gateways_are_as_the_model_says() {
     }
 }
 
-/// One test per defect, but `UnheardClosing`: since processes tell each other, it shows in fewer than
-/// one of four hundred seeds; `from` is where the search begins, to save time.
+/// One test per defect, but `UnheardClosing`: since processes tell each other, no seed of some hundreds
+/// showed it; `from` is where the search begins, to save time.
 macro_rules! caught {
     ($($name:ident: $plant:ident from $from:literal;)*) => {$(
         #[test]
