@@ -68,6 +68,10 @@ impl Recent {
     pub(crate) fn settle(&mut self, version: Version) {
         self.settled = version;
         self.entries.retain(|_, (of, _)| *of > version);
+        if self.lost.0 <= version {
+            // What fell out is covered, too.
+            self.lost = (Version::ZERO, 0);
+        }
     }
 
     /// The keys that changed to something newer than a version, and after a stamp; nothing if some

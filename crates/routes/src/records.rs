@@ -3,7 +3,7 @@
 //! One writer at a time works here. Readers see the published index only.
 
 use std::{
-    collections::{BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     ptr,
     sync::Arc,
     time::Duration,
@@ -58,6 +58,7 @@ struct Kept {
 pub(crate) struct Listed {
     version: Version,
     routes: Vec<Arc<Route>>,
+    keys: HashMap<Namespace, HashSet<Name>>,
 }
 
 impl Listed {
@@ -76,7 +77,20 @@ impl Listed {
         routes.dedup_by(|later, first| later.same_key(first));
         // What was dead by then is the same as absent.
         routes.retain(|route| route.version > version || keep(route.state));
-        Self { version, routes }
+        let mut keys = HashMap::<_, HashSet<_>>::new();
+        for route in &routes {
+            let names = keys.entry(route.namespace.clone()).or_default();
+            names.insert(route.name.clone());
+        }
+        Self {
+            version,
+            routes,
+            keys,
+        }
+    }
+
+    pub(crate) fn routes(&self) -> &[Arc<Route>] {
+        &self.routes
     }
 
     /// Newer than the list, so a delta like any other, even if the list is too old; or invalid, and
@@ -86,10 +100,8 @@ impl Listed {
     }
 
     fn names(&self, namespace: &Namespace, name: &Name) -> bool {
-        let key = (namespace, name);
-        self.routes
-            .binary_search_by(|r| (&r.namespace, &r.name).cmp(&key))
-            .is_ok()
+        let names = self.keys.get(namespace);
+        names.is_some_and(|names| names.contains(name))
     }
 }
 
@@ -399,14 +411,34 @@ impl Records {
         }
     }
 
-    /// See [`crate::Table::adopt`].
+    /// Takes routes of a peer's snapshot that there is nothing about, each as a word of its own, and
+    /// answers how many. The others wait for the whole: see [`crate::Table::adopt`].
+    pub(crate) fn foretell(
+        &mut self,
+        published: &Published,
+        listed: &Listed,
+        routes: &[Arc<Route>],
+    ) -> usize {
+        let mut taken = 0;
+        for route in routes {
+            let is_known = self.slot(&route.namespace, &route.name).is_some();
+            if !is_known && !listed.is_delta(route) {
+                let outcome = self.upsert(published, Arc::clone(route), Writer::Peer);
+                taken += usize::from(matches!(outcome, Outcome::Applied(_)));
+            }
+        }
+        taken
+    }
+
+    /// See [`crate::Table::adopt`]. So many of its routes were taken before.
     pub(crate) fn adopt(
         &mut self,
         published: &Published,
         listed: &Listed,
         now: Duration,
+        foretold: usize,
     ) -> Resync {
-        let (mut changed, mut newer) = (0, 0);
+        let (mut changed, mut newer) = (foretold, 0);
         let is_known = self.based_on.is_some() && listed.version <= self.passed;
         let is_older = is_known || listed.version < self.marks.base;
         if !is_older {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     claims::Published,
@@ -23,6 +23,9 @@ use crate::{
     records::{Listed, Records},
     route::{Route, State, keep},
 };
+
+/// How many routes of a peer's snapshot are taken before other writers are let in.
+const AT_ONCE: usize = 64;
 
 /// How long and how much of the past is kept.
 #[derive(Clone, Copy, Debug)]
@@ -252,8 +255,24 @@ impl Table {
     /// What the own watch has passed it knows better: that stays, and a snapshot that is no newer is
     /// not taken at all. The rest is a peer's word, which the own list has yet to confirm; until then
     /// this table vouches for nothing, so hearsay goes no further.
+    ///
+    /// Other writers are let in between: what the table knows nothing about, which is nearly all for
+    /// one that joins, is taken first, a few routes at a time and each as a peer's word like any other.
+    /// That could have come at any moment and breaks no rule. What says that this is all, the base and
+    /// what is dropped for it, comes at once and last, and looks at every key again.
     pub fn adopt(&self, snapshot: Snapshot, now: Duration) -> Resync {
-        self.settle(&Listed::new(snapshot), now, Records::adopt)
+        let listed = Listed::new(snapshot);
+        let mut foretold = 0;
+        let mut records = self.records.lock();
+        for few in listed.routes().chunks(AT_ONCE) {
+            foretold += records.foretell(&self.published, &listed, few);
+            // Whoever waits is next.
+            MutexGuard::bump(&mut records);
+        }
+        drop(records);
+        self.settle(&listed, now, |records, published, listed, now| {
+            records.adopt(published, listed, now, foretold)
+        })
     }
 
     fn settle(

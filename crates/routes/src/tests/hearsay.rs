@@ -1,5 +1,7 @@
 //! What peers say is good until the own watch or an own list knows better.
 
+use std::thread;
+
 use super::*;
 use crate::{Ignored, Outcome, Resync, Writer};
 
@@ -136,4 +138,50 @@ fn a_watch_that_has_passed_a_peers_snapshot_calls_for_a_list() {
     table.replace_all(listing(v(20), [route("a", "box", 8)]), NOW);
     assert_eq!(content(&table), [route("a", "box", 8)]);
     assert!(!table.watch_passed(v(21), NOW));
+}
+
+#[test]
+fn a_snapshot_that_is_taken_while_others_write_ends_as_if_they_had_come_before_or_after() {
+    const MANY: u64 = 5_000;
+    let named = |n: u64| format!("n{n}");
+    let table = Table::default();
+    let theirs = listing(v(MANY), (1..=MANY).map(|n| route("a", &named(n), n)));
+    thread::scope(|scope| {
+        scope.spawn(|| table.adopt(theirs, NOW));
+        // One of three is replaced, one is gone, one is said again as it was long ago.
+        for n in 1..=MANY {
+            let message = match n % 3 {
+                0 => up(&route("a", &named(n), MANY + n)),
+                1 => gone("a", &named(n), MANY + n),
+                _ => up(&route("a", &format!("old{n}"), n)),
+            };
+            table.apply(Writer::Peer, message, NOW);
+        }
+    });
+    assert!(table.synced());
+    assert_eq!(table.watched(), v(MANY));
+    let left: Vec<u64> = (1..=MANY).filter(|n| n % 3 != 1).collect();
+    assert_eq!(table.stats().routes, left.len());
+    for n in left {
+        let version = if n % 3 == 0 { MANY + n } else { n };
+        let found = table.find(&ns("a"), &name(&named(n))).unwrap();
+        assert_eq!(found.version, v(version));
+    }
+    assert_index_is_exact(&table);
+    let newer = table.since(v(MANY), None).unwrap().messages;
+    assert_eq!(newer.len() as u64, MANY / 3 + MANY.div_ceil(3));
+}
+
+#[test]
+fn many_routes_of_a_snapshot_push_nothing_out_of_what_is_told_to_others() {
+    let limits = crate::Limits {
+        max_recent: 2,
+        ..crate::Limits::default()
+    };
+    let table = Table::new(limits);
+    let theirs = (1..=9).map(|n| route("a", &format!("n{n}"), n));
+    table.adopt(listing(v(9), theirs), NOW);
+    table.apply(Writer::Peer, up(&route("a", "new", 10)), NOW);
+    let changes = table.since(v(0), None).unwrap();
+    assert_eq!(changes.messages, [up(&route("a", "new", 10))]);
 }
