@@ -29,8 +29,8 @@
 //! The floor never refuses a live route: it is at most what the own watch has passed, and that
 //! watch delivered everything which was alive then.
 //!
-//! The store is the truth, and a peer's word is good until the own watch has passed its version: what
-//! that did not bring is void, and the store is listed again. A peer's full snapshot is confirmed by an
+//! The store is the truth, and a peer's word, of a route or of its end, is good until the own watch has
+//! passed its version: what that did not bring is void, and the store is listed again. A peer's full snapshot is confirmed by an
 //! own list; one that is older than it tells that the store went back.
 //!
 //! A sandbox id resolves through a second index. Ids are minted for one delivery, so two records

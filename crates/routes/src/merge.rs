@@ -6,7 +6,7 @@
 //! | a route at r | taken if v > r; at v = r by [`Writer`], then content | taken if v ≥ r |
 //! | a tombstone at d | taken if v > d | taken if v > d |
 //!
-//! A peer's upsert that would be taken is not if the own watch has passed v: it brought what there was.
+//! What a peer says that would be taken is not if the own watch has passed v: it brought what there was.
 //!
 //! Before all this, v at or below the base is refused. Each row takes the maximum of one total
 //! order, (version, dead, writer, content), so the order of arrival cannot matter.
@@ -20,8 +20,15 @@ use crate::{graves::Ticket, message::Writer, outcome::Ignored, route::Route};
 /// What the table knows of one key.
 #[derive(Debug)]
 pub(crate) enum Slot {
-    Live { route: Arc<Route>, writer: Writer },
-    Dead { version: Version, ticket: Ticket },
+    Live {
+        route: Arc<Route>,
+        writer: Writer,
+    },
+    Dead {
+        version: Version,
+        ticket: Ticket,
+        writer: Writer,
+    },
 }
 
 impl Slot {
@@ -32,11 +39,17 @@ impl Slot {
         }
     }
 
-    /// Whether it is a route that the own watch has not told of.
+    /// Whether it is something that the own watch has not told of.
     pub(crate) fn is_peers(&self) -> bool {
         match self {
-            Self::Live { writer, .. } => *writer == Writer::Peer,
-            Self::Dead { .. } => false,
+            Self::Live { writer, .. } | Self::Dead { writer, .. } => *writer == Writer::Peer,
+        }
+    }
+
+    /// The own watch has told of it, too.
+    pub(crate) fn vouch(&mut self) {
+        match self {
+            Self::Live { writer, .. } | Self::Dead { writer, .. } => *writer = Writer::Watch,
         }
     }
 }
@@ -91,23 +104,45 @@ pub(crate) fn judge_upsert(marks: Marks, slot: Option<&Slot>, new: &Route, by: W
     }
 }
 
-/// Judges a delete against what the table knows: `Ok` to take it.
+/// What to do with a delete.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Delete {
+    Take,
+    /// The same, now by the own watch.
+    Vouch,
+    Ignore(Ignored),
+}
+
+/// Judges a delete against what the table knows.
 pub(crate) fn judge_delete(
     marks: Marks,
     slot: Option<&Slot>,
     version: Version,
-) -> Result<(), Ignored> {
+    by: Writer,
+) -> Delete {
     if version <= marks.base {
-        return Err(Ignored::Covered);
+        return Delete::Ignore(Ignored::Covered);
     }
     match slot {
         // The floor already refuses all that this tombstone would.
-        None if version <= marks.floor => Err(Ignored::BelowFloor),
-        None => Ok(()),
-        Some(Slot::Live { route, .. }) if version >= route.version => Ok(()),
-        Some(Slot::Live { .. }) => Err(Ignored::Older),
-        Some(Slot::Dead { version: known, .. }) if version > *known => Ok(()),
-        Some(Slot::Dead { version: known, .. }) if version == *known => Err(Ignored::Duplicate),
-        Some(Slot::Dead { .. }) => Err(Ignored::Older),
+        None if version <= marks.floor => Delete::Ignore(Ignored::BelowFloor),
+        None => Delete::Take,
+        Some(Slot::Live { route, .. }) if version >= route.version => Delete::Take,
+        Some(Slot::Live { .. }) => Delete::Ignore(Ignored::Older),
+        Some(Slot::Dead {
+            version: known,
+            writer,
+            ..
+        }) => {
+            if version > *known {
+                Delete::Take
+            } else if version < *known {
+                Delete::Ignore(Ignored::Older)
+            } else if by > *writer {
+                Delete::Vouch
+            } else {
+                Delete::Ignore(Ignored::Duplicate)
+            }
+        }
     }
 }

@@ -98,6 +98,8 @@ pub struct Counts {
     /// Routes that a peer had told of and that went when the own watch had passed their versions
     /// without bringing them. A fault upstream, or a store that was restored.
     pub refuted: u64,
+    /// The same of deletions: what they had hidden came back with the list that followed.
+    pub refuted_deletes: u64,
     /// See [`Ignored::TooManyTombstones`].
     pub too_many_tombstones: u64,
     /// Messages that contradicted another at the same version, whichever won. A fault upstream.

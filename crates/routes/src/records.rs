@@ -14,7 +14,7 @@ use model::{Name, Namespace, SandboxId, Uid, Version};
 use crate::{
     claims::{Claims, Published},
     graves::{Graves, Key},
-    merge::{Marks, Slot, Upsert, judge_delete, judge_upsert},
+    merge::{Delete, Marks, Slot, Upsert, judge_delete, judge_upsert},
     message::{Deletion, Message, Snapshot, Writer},
     outcome::{Change, Counts, Ignored, Invalid, Outcome, Resync},
     recent::Recent,
@@ -41,7 +41,7 @@ pub(crate) struct Records {
     /// How far the own watch has passed, and how far that or a peer whose snapshot was taken has.
     passed: Version,
     watched: Version,
-    /// Routes beyond the own watch that only a peer has told of.
+    /// Routes and tombstones beyond the own watch that only a peer has told of.
     unconfirmed: BTreeSet<(Version, Key)>,
     counts: Counts,
 }
@@ -260,31 +260,37 @@ impl Records {
         is_doubtful
     }
 
-    /// Drops a route that a peer has told of and the own watch has passed without bringing it.
+    /// Drops a route or tombstone that a peer has told of and the own watch has passed without bringing
+    /// it. What a tombstone has hidden is not known any more: only a list can tell.
+    ///
+    /// Nothing dead comes back by that. What was older is at or below what the own watch has passed, so
+    /// no peer can say it again, and the own watch said nothing of a death.
     fn refute(&mut self, published: &Published, version: Version, (namespace, name): &Key) -> bool {
         let Some(space) = self.spaces.get_mut(namespace) else {
             return false;
         };
-        let Some(Slot::Live {
-            route,
-            writer: Writer::Peer,
-        }) = space.get(name).map(|kept| &kept.slot)
-        else {
+        let is_it = |kept: &mut Kept| kept.slot.is_peers() && kept.slot.version() == version;
+        if !space.get_mut(name).is_some_and(is_it) {
+            return false;
+        }
+        let Some(Kept { slot, stamp }) = space.remove(name) else {
             return false;
         };
-        if route.version != version {
-            return false;
-        }
-        let route = Arc::clone(route);
-        if let Some(kept) = space.remove(name) {
-            self.recent.forget(kept.stamp);
-        }
         if space.is_empty() {
             self.spaces.remove(namespace);
         }
-        self.live -= 1;
-        self.claims.change(published, Some(&route), None);
-        self.counts.refuted += 1;
+        self.recent.forget(stamp);
+        match slot {
+            Slot::Live { route, .. } => {
+                self.live -= 1;
+                self.claims.change(published, Some(&route), None);
+                self.counts.refuted += 1;
+            }
+            Slot::Dead { ticket, .. } => {
+                self.graves.forget(ticket, version);
+                self.counts.refuted_deletes += 1;
+            }
+        }
         true
     }
 
@@ -301,7 +307,7 @@ impl Records {
         match judge_upsert(self.marks, slot, &route, by) {
             Upsert::Ignore(why) => Outcome::Ignored(why),
             Upsert::Vouch => {
-                self.vouch(&route);
+                self.vouch(&route.namespace, &route.name);
                 Outcome::Ignored(Ignored::Duplicate)
             }
             // What there was at that version the own watch has brought.
@@ -322,23 +328,39 @@ impl Records {
         namespace: Namespace,
         name: Name,
         version: Version,
+        by: Writer,
         now: Duration,
     ) -> Outcome {
         if version == Version::ZERO {
             return Outcome::Invalid(Invalid::NoVersion);
         }
         let slot = self.slot(&namespace, &name);
-        if let Err(why) = judge_delete(self.marks, slot, version) {
-            return Outcome::Ignored(why);
+        match judge_delete(self.marks, slot, version, by) {
+            Delete::Ignore(why) => return Outcome::Ignored(why),
+            Delete::Vouch => {
+                self.vouch(&namespace, &name);
+                return Outcome::Ignored(Ignored::Duplicate);
+            }
+            // What was gone at that version the own watch has said.
+            Delete::Take if by == Writer::Peer && version <= self.passed => {
+                return Outcome::Ignored(Ignored::Passed);
+            }
+            Delete::Take => {}
         }
+        let dead = |ticket| Slot::Dead {
+            version,
+            ticket,
+            writer: by,
+        };
         match slot {
             Some(Slot::Dead {
                 version: from,
                 ticket,
+                ..
             }) => {
                 let (from, ticket) = (*from, *ticket);
                 self.graves.advance(ticket, from, version);
-                self.set(namespace, name, Slot::Dead { version, ticket });
+                self.set(namespace, name, dead(ticket));
                 return Outcome::Applied(Change::default());
             }
             None if self.graves.is_full() => return Outcome::Ignored(Ignored::TooManyTombstones),
@@ -347,7 +369,7 @@ impl Records {
         let ticket = self
             .graves
             .bury((namespace.clone(), name.clone()), version, now);
-        let before = match self.set(namespace, name, Slot::Dead { version, ticket }) {
+        let before = match self.set(namespace, name, dead(ticket)) {
             Some(Slot::Live { route, .. }) => Some(route),
             Some(Slot::Dead { .. }) | None => None,
         };
@@ -385,7 +407,7 @@ impl Records {
                 Some(slot) if slot.version() > listed.version => newer += 1,
                 Some(Slot::Live { route: known, .. }) if known == route => {
                     let known = Arc::clone(known);
-                    self.vouch(&known);
+                    self.vouch(&known.namespace, &known.name);
                     self.claims.confirm(published, &known);
                 }
                 // Even over a higher version: a restored store has lost those writes.
@@ -516,7 +538,9 @@ impl Records {
                         *live -= 1;
                         deleted += 1;
                     }
-                    Slot::Dead { version, ticket } => graves.forget(*ticket, *version),
+                    Slot::Dead {
+                        version, ticket, ..
+                    } => graves.forget(*ticket, *version),
                 }
                 false
             });
@@ -530,7 +554,7 @@ impl Records {
             self.upsert(published, Arc::clone(route), by)
         } else {
             let (namespace, name) = (route.namespace.clone(), route.name.clone());
-            self.delete(published, namespace, name, route.version, now)
+            self.delete(published, namespace, name, route.version, by, now)
         };
         self.counts.count(&outcome);
     }
@@ -567,12 +591,10 @@ impl Records {
     }
 
     /// The own watch says the same as a peer did.
-    fn vouch(&mut self, route: &Route) {
-        let space = self.spaces.get_mut(&route.namespace);
-        let kept = space.and_then(|space| space.get_mut(&route.name));
-        match kept.map(|kept| &mut kept.slot) {
-            Some(Slot::Live { writer, .. }) => *writer = Writer::Watch,
-            Some(Slot::Dead { .. }) | None => {}
+    fn vouch(&mut self, namespace: &Namespace, name: &Name) {
+        let space = self.spaces.get_mut(namespace);
+        if let Some(kept) = space.and_then(|space| space.get_mut(name)) {
+            kept.slot.vouch();
         }
     }
 
@@ -585,7 +607,9 @@ impl Records {
         };
         let before = match self.set(route.namespace.clone(), route.name.clone(), slot) {
             Some(Slot::Live { route, .. }) => Some(route),
-            Some(Slot::Dead { version, ticket }) => {
+            Some(Slot::Dead {
+                version, ticket, ..
+            }) => {
                 self.graves.forget(ticket, version);
                 None
             }

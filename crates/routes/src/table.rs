@@ -224,13 +224,13 @@ impl Table {
                 namespace,
                 name,
                 version,
-            }) => records.delete(&self.published, namespace, name, version, now),
+            }) => records.delete(&self.published, namespace, name, version, by, now),
             Message::Upsert(route) if keep(route.state) => {
                 records.upsert(&self.published, route, by)
             }
             Message::Upsert(route) => {
                 let (namespace, name) = (route.namespace.clone(), route.name.clone());
-                records.delete(&self.published, namespace, name, route.version, now)
+                records.delete(&self.published, namespace, name, route.version, by, now)
             }
         };
         records.count(&outcome);
@@ -298,10 +298,10 @@ impl Table {
 
     /// Everything up to this version was delivered by the own watch and applied here.
     ///
-    /// Routes up to there that only a peer has told of were never in the store, or in one that was
-    /// restored since: they go. Answers whether the store has to be listed again: because of those,
-    /// whose keys may have other routes, or because a peer's snapshot was taken that the watch has
-    /// passed now.
+    /// Routes and deletions up to there that only a peer has told of never were, or were of a store
+    /// that was restored since: they go. Answers whether the store has to be listed again: because of
+    /// those, whose keys may have other routes, or because a peer's snapshot was taken that the watch
+    /// has passed now.
     pub fn watch_passed(&self, version: Version, now: Duration) -> bool {
         let mut records = self.records.lock();
         let is_doubtful = records.watch_passed(&self.published, version);

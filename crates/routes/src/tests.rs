@@ -10,6 +10,7 @@ mod convergence;
 mod hearsay;
 mod history;
 mod ids;
+mod lies;
 mod readers;
 mod rules;
 mod since;

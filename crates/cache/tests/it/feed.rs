@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cache::{RouteFeed, Watched};
 use kit::ManualClock;
 use model::Version;
-use routes::{Limits, Message, Route, Snapshot, Table, Writer};
+use routes::{Deletion, Limits, Message, Route, Snapshot, Table, Writer};
 use store::StoreExt as _;
 use tokio::time::timeout;
 
@@ -106,4 +106,36 @@ async fn what_a_peer_said_and_the_watch_did_not_bring_is_looked_up_in_the_store(
     let found = table.find(&real.namespace, &real.name);
     assert_eq!(found.as_deref(), Some(&real));
     assert_eq!(table.stats().counts.refuted, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_a_peer_said_and_the_watch_did_not_bring_hides_nothing_for_long() {
+    let world = World::new();
+    let made = world.create("box").await;
+    let (table, _) = told(&world, Version::ZERO);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (lists, real) = (world.store.lists(), Route::of(&made).unwrap());
+    let gone = || {
+        Message::Delete(Deletion {
+            namespace: real.namespace.clone(),
+            name: real.name.clone(),
+            version: Version::from_u64(world.memory.version().to_u64() + 1),
+        })
+    };
+    table.apply(Writer::Peer, gone(), Duration::ZERO);
+    assert_eq!(table.find(&real.namespace, &real.name), None);
+    // The version that the peer named is another's.
+    world.create("other").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.store.lists(), lists + 1);
+    let found = table.find(&real.namespace, &real.name);
+    assert_eq!(found.as_deref(), Some(&real));
+    assert_eq!(table.stats().counts.refuted_deletes, 1);
+    // One that is so is not doubted.
+    table.apply(Writer::Peer, gone(), Duration::ZERO);
+    world.memory.delete_object(&made).await.unwrap();
+    world.create("third").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.store.lists(), lists + 1);
+    assert_eq!(table.find(&real.namespace, &real.name), None);
 }

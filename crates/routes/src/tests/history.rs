@@ -179,7 +179,8 @@ impl World {
                     self.tell(Writer::Watch, &event);
                     self.watched += 1;
                     if told {
-                        self.table.watch_passed(event.1, self.now);
+                        let is_doubtful = self.table.watch_passed(event.1, self.now);
+                        assert!(!is_doubtful, "all that was said is so");
                     }
                 }
             }

@@ -20,6 +20,7 @@ fn synced(max_tombstones: usize) -> Table {
 fn a_tombstone_goes_when_the_watch_has_passed_it_and_its_time_is_over() {
     let table = synced(100);
     table.apply(Writer::Peer, gone("a", "box", 5), NOW);
+    table.apply(Writer::Watch, gone("a", "box", 5), NOW);
     table.watch_passed(v(5), NOW);
     assert_eq!(table.stats().tombstones, 1, "its time is not over");
     table.watch_passed(v(5), AFTER);
@@ -29,6 +30,7 @@ fn a_tombstone_goes_when_the_watch_has_passed_it_and_its_time_is_over() {
     table.apply(Writer::Peer, gone("a", "box", 9), AFTER);
     table.watch_passed(v(8), 2 * AFTER);
     assert_eq!(table.stats().tombstones, 1, "the watch has not passed it");
+    table.apply(Writer::Watch, gone("a", "box", 9), 2 * AFTER);
     table.watch_passed(v(9), 2 * AFTER);
     assert_eq!(table.stats().tombstones, 0);
 }
@@ -87,6 +89,7 @@ fn repeated_deletes_do_not_prolong_a_tombstone() {
     for n in 1..10 {
         table.apply(Writer::Peer, gone("a", "box", n), Duration::from_secs(n));
     }
+    table.apply(Writer::Watch, gone("a", "box", 9), NOW);
     table.watch_passed(v(9), AFTER);
     assert_eq!(table.stats().tombstones, 0);
     assert_eq!(table.stats().floor, v(9));
@@ -100,6 +103,7 @@ fn a_waiting_tombstone_that_rises_is_collected_at_its_new_version() {
     table.apply(Writer::Peer, gone("a", "box", 8), AFTER);
     table.watch_passed(v(7), AFTER);
     assert_eq!(table.stats().tombstones, 1);
+    table.apply(Writer::Watch, gone("a", "box", 8), AFTER);
     table.watch_passed(v(8), AFTER);
     assert_eq!((table.stats().tombstones, table.stats().floor), (0, v(8)));
 }
