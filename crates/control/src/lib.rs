@@ -58,5 +58,5 @@ pub mod world;
 
 pub use control::{Builder, Control, Options};
 pub use events::EventSink;
-pub use reception::{Reception, Standing};
+pub use reception::Reception;
 pub use world::{ActivitySource, AgentTokens, Followers, Waiters};

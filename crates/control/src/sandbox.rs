@@ -3,23 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use model::{
-    Key, Sandbox, SandboxTemplate, Spec as _, StringMap, Timestamp,
+    Key, Sandbox, Spec as _, Timestamp,
     lifecycle::Phase,
     pool::{PoolSpec, RecyclePolicy},
     sandbox::{DesiredState, SANDBOX_FINALIZER},
     template::ImagePullPolicy,
     trouble::Trouble,
-    workload::{
-        Arming, Boot, Booting, Captured, Facts, Fence, Keeps, Observed, Outfit, Whose,
-        WorkloadSpec, WorkloadState,
-    },
+    workload::{Booting, Captured, Facts, Fence, Keeps, Observed, Outfit, WorkloadState},
 };
 use plan::{
     failure::{after_failure, again, taken_over},
-    idle::{Activity, Idle, plan_last_active},
+    idle::plan_last_active,
     sandbox::{Due, Intent, Step, View, asleep, not_up, plan_sandbox, unknown},
-    snapshot::MAIN_CONTAINER,
-    timers::{Timers, timers},
     trouble::{self, troubled},
 };
 use plugins::Holds;
@@ -28,17 +23,21 @@ use store::StoreExt as _;
 
 use crate::{
     admission,
-    deadlines::Timer,
     events::about,
     history,
     moves::Moves,
-    publish::{capture, published, target},
-    reception,
-    recipe::{self, template_of},
-    registries,
+    publish::{capture, target},
+    reception, recipe, registries,
     waking::{self, Weighed},
     world::{Done, World, lost},
 };
+
+mod due;
+mod spec;
+
+use due::judge;
+pub(crate) use spec::fence_of;
+use spec::{arming, workload_spec};
 
 /// More steps than any sandbox needs in a row; a turn that takes more gives way to others.
 const STEPS_PER_TURN: usize = 16;
@@ -530,130 +529,6 @@ async fn call(world: &World, sandbox: &Sandbox, step: &Step) -> Result<Effect, R
     Ok(Effect::Done)
 }
 
-/// What makes a call on the runtime stale.
-pub(crate) fn fence_of(sandbox: &Sandbox) -> Fence {
-    Fence {
-        uid: sandbox.uid(),
-        generation: sandbox.metadata.generation,
-        operation: sandbox
-            .status
-            .last_operation
-            .as_ref()
-            .map(|op| op.id)
-            .unwrap_or_default(),
-    }
-}
-
-fn workload_spec(
-    world: &World,
-    sandbox: &Sandbox,
-    from: Option<model::Digest>,
-) -> Result<WorkloadSpec, RuntimeError> {
-    let spec = &sandbox.spec;
-    let template = template_of(world, sandbox);
-    let origin = recipe::origin(sandbox);
-    let images = recipe::images_of(sandbox, template.as_deref());
-    match &template {
-        Some(_) => {}
-        None => {
-            if let Some(name) = recipe::name_of_template(sandbox) {
-                return Err(recipe::no_template(name));
-            }
-            if !images.contains_key(MAIN_CONTAINER) {
-                let reason = "name a template, or an image for the container \"main\"";
-                return Err(RuntimeError::Impossible {
-                    field: "spec.template",
-                    reason: reason.into(),
-                });
-            }
-        }
-    }
-    let resources = spec
-        .resources
-        .or_else(|| origin?.resources)
-        .or_else(|| template.as_ref().and_then(|t| t.spec.resources));
-    let pull = spec
-        .image_pull_policy
-        .or_else(|| origin?.image_pull_policy)
-        .or_else(|| template.as_ref().map(|t| t.spec.image_pull_policy));
-    let whose = sandbox.metadata.namespace.clone().map(|namespace| {
-        let name = sandbox.metadata.name.clone();
-        Box::new(Whose { namespace, name })
-    });
-    Ok(WorkloadSpec {
-        of: whose,
-        images,
-        pull: pull.unwrap_or_default(),
-        class: template
-            .as_ref()
-            .map(|t| t.spec.runtime_class)
-            .unwrap_or_default(),
-        sudo: template.as_ref().is_some_and(|t| t.spec.sudo),
-        resources,
-        network: spec.network.clone(),
-        published: published(sandbox, from.as_ref()),
-        from,
-        boot: template
-            .as_deref()
-            .filter(|template| brings_up(sandbox, template))
-            .and_then(boot_of),
-    })
-}
-
-/// Whether a template's commands are to be run: not in a member that idles on an image which need
-/// not have them.
-fn brings_up(sandbox: &Sandbox, template: &SandboxTemplate) -> bool {
-    let spec = &sandbox.spec;
-    let own = spec.idle_images.get(MAIN_CONTAINER);
-    spec.owner.is_some() || own.is_none_or(|image| *image == *template.spec.image)
-}
-
-/// The commands of a template. They run before anybody owns the sandbox, so they are told nothing
-/// of an owner's.
-fn boot_of(template: &SandboxTemplate) -> Option<Box<Boot>> {
-    let spec = &template.spec;
-    if spec.start_command.is_empty() && spec.ready_command.is_empty() {
-        return None;
-    }
-    let mut env = StringMap::new();
-    env.insert("E2B_TEMPLATE_ID", template.metadata.name.as_str());
-    for (name, value) in spec.env.iter() {
-        env.insert(name, value);
-    }
-    Some(Box::new(Boot {
-        start: spec.start_command.clone(),
-        ready: spec.ready_command.clone(),
-        env,
-        user: spec.user.clone(),
-        workdir: spec.workdir.clone(),
-    }))
-}
-
-fn arming(world: &World, sandbox: &Sandbox) -> Arming {
-    let template = template_of(world, sandbox);
-    let mut env = StringMap::new();
-    // What programs inside ask to learn where they are; whoever sets them otherwise is heard.
-    if let Some(id) = &sandbox.spec.sandbox_id {
-        env.insert("E2B_SANDBOX_ID", id.as_str());
-    }
-    if let Some(template) = &template {
-        env.insert("E2B_TEMPLATE_ID", template.metadata.name.as_str());
-        for (name, value) in template.spec.env.iter() {
-            env.insert(name, value);
-        }
-    }
-    for (name, value) in sandbox.spec.env.iter() {
-        env.insert(name, value);
-    }
-    Arming {
-        epoch: sandbox.spec.epoch,
-        env,
-        token: world.ports.tokens.agent_token(sandbox),
-        user: template.as_ref().and_then(|t| t.spec.user.clone()),
-        workdir: template.as_ref().and_then(|t| t.spec.workdir.clone()),
-    }
-}
-
 fn intended(sandbox: &Sandbox, intent: Intent, now: Timestamp) -> Sandbox {
     let mut next = sandbox.clone();
     match intent {
@@ -683,63 +558,6 @@ fn recycle_policy(world: &World, sandbox: &Sandbox) -> RecyclePolicy {
         // There is no pool to go back to; one of the same name is another.
         Some(_) | None => RecyclePolicy::Destroy,
     }
-}
-
-/// Which timers have run out, and how long until the next one does.
-fn judge(world: &World, sandbox: &Sandbox, activity: Activity) -> (Due, Option<Duration>) {
-    let Timers {
-        end,
-        idle,
-        descend,
-        retention,
-        retry,
-    } = timers(sandbox, activity);
-    let key = sandbox.key();
-    let mut next = None::<Duration>;
-    let mut look = |after: Duration| next = Some(next.map_or(after, |n| n.min(after)));
-    let judge = |which, at, whole| world.deadlines.judge(&key, which, at, whole);
-    let lease = plan::claim::open_lease(sandbox);
-    let idle = match idle {
-        Idle::Off => judge("idle", None, None),
-        Idle::Look(after) => {
-            look(after);
-            judge("idle", None, None)
-        }
-        Idle::Timer {
-            at,
-            whole,
-            left,
-            look: again,
-        } => {
-            again.into_iter().for_each(&mut look);
-            match judge("idle", Some(at), Some(whole)) {
-                Timer::In(recorded) => Timer::In(recorded.max(left)),
-                Timer::Over if !left.is_zero() => Timer::In(left),
-                other => other,
-            }
-        }
-    };
-    let mut over = |timer| match timer {
-        Timer::Off => false,
-        Timer::Over => true,
-        Timer::In(left) => {
-            look(left);
-            false
-        }
-    };
-    let lasting = |which, timer: Option<(Timestamp, Duration)>| {
-        judge(which, timer.map(|t| t.0), timer.map(|t| t.1))
-    };
-    let due = Due {
-        end: over(judge("end", end, None)),
-        idle: over(idle),
-        descend: over(lasting("descend", descend)),
-        retention: over(lasting("retention", retention)),
-        retry: over(lasting("retry", retry)),
-        lease: over(judge("lease", lease.map(|l| l.until), None)),
-        claimer_lost: lease.is_some_and(|lease| world.is_abandoned(lease)),
-    };
-    (due, next)
 }
 
 /// A runtime that cannot be asked: after a few tries that is what is published.
