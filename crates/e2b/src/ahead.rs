@@ -10,7 +10,10 @@
 //! looks finds the note, or what it told of. If there are too many, the oldest are dropped, and
 //! everybody waits for those.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use model::{Key, Namespace, SandboxId, Version};
 use parking_lot::Mutex;
@@ -64,6 +67,14 @@ impl Notes {
         let found = self.of.iter().rev().find(|(_, note)| fits(note));
         found.map(|(version, _)| *version).max(self.lost)
     }
+
+    /// The newest note of the records that notes name a delivery by, or that the cache does. What was
+    /// heard of its end names the record alone.
+    fn newest_of(&self, names: impl Fn(&Note) -> bool, seen: Option<&Key>) -> Option<Version> {
+        let named = self.of.values().filter(|note| names(note));
+        let keys: BTreeSet<&Key> = named.map(|note| &note.key).chain(seen).collect();
+        self.newest(|note| keys.contains(&note.key))
+    }
 }
 
 impl E2b {
@@ -90,15 +101,21 @@ impl E2b {
     /// # Errors
     /// If it is not, in time: then nothing can be said of it.
     pub(crate) async fn seen_of(&self, team: &Namespace, id: &str) -> Result<(), Refusal> {
-        let key = self.find(team, id).map(|sandbox| sandbox.key());
         // Old clients append the id of a client.
         let short = id.split_once('-').map(|(short, _)| short);
-        let is_it = |note: &Note| {
+        let names = |note: &Note| {
             let named = note.id.as_ref().map(SandboxId::as_str);
             let by_id = named.is_some_and(|named| named == id || Some(named) == short);
-            (by_id && note.key.namespace.as_ref() == Some(team)) || Some(&note.key) == key.as_ref()
+            by_id && note.key.namespace.as_ref() == Some(team)
         };
-        match self.newest(is_it) {
+        let newest = {
+            let mut notes = self.ahead.0.lock();
+            self.sweep(&mut notes);
+            // After the sweep: the cache shows whatever note of it went.
+            let seen = self.find(team, id).map(|sandbox| sandbox.key());
+            notes.newest_of(names, seen.as_ref())
+        };
+        match newest {
             None => Ok(()),
             Some(version) if self.comes_to(version).await => Ok(()),
             Some(_) => Err(Refusal::behind()),
@@ -165,6 +182,21 @@ mod tests {
         assert_eq!(notes.newest(|n| n.key == key("b")), None);
         assert_eq!(notes.newest(|_| true), Some(version(9)));
         assert_eq!(notes.pass(version(10)), [key("a")]);
+    }
+
+    #[test]
+    fn an_end_that_names_no_delivery_is_waited_for_by_who_asks_for_the_delivery() {
+        let mut notes = Notes::default();
+        let id = SandboxId::new("one").unwrap();
+        notes.add(key("a"), Some(id.clone()), version(5));
+        notes.add(key("b"), None, version(7));
+        notes.add(key("a"), None, version(9));
+        let names = |note: &Note| note.id.as_ref() == Some(&id);
+        assert_eq!(notes.newest_of(names, None), Some(version(9)));
+        // What told which record it is was seen.
+        notes.pass(version(5));
+        assert_eq!(notes.newest_of(names, None), None);
+        assert_eq!(notes.newest_of(names, Some(&key("a"))), Some(version(9)));
     }
 
     #[test]

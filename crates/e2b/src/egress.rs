@@ -183,7 +183,11 @@ async fn replace(api: &E2b, call: &Call, wanted: &NetworkPolicy) -> Result<Versi
         )
         .await
     {
-        Ok(outcome) => outcome,
+        Ok(outcome) => {
+            let version = outcome?;
+            api.followers.have_seen(&key, version).await;
+            Ok(version)
+        }
         Err(cache::WaitError::DeadlineReached { .. }) => {
             Err(Refusal::took_too_long("given its new network rules"))
         }

@@ -175,7 +175,7 @@ impl E2b {
                 Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => continue,
                 // Somebody else's removal was first.
                 Err(StoreError::NotFound(_)) => {
-                    self.version_without(key, id).await?.max(sandbox.version())
+                    self.seen_without(key, id, sandbox.version()).await?
                 }
                 Err(error) => return Err(error),
             };
@@ -190,13 +190,24 @@ impl E2b {
         })
     }
 
-    /// A version at which a delivery that was removed is gone. A removal of somebody else's has one that
-    /// nobody is told; what is listed after it is at least as new.
-    async fn version_without(&self, key: &Key, id: &SandboxId) -> Result<Version, StoreError> {
+    /// A version at which a delivery that somebody else removed is gone: nobody is told which it is, and
+    /// the cache that shows it gone is there. What is listed would do as well, but it is as new as all the
+    /// store, and watches of sandboxes come that far only when one of them changes.
+    async fn seen_without(
+        &self,
+        key: &Key,
+        id: &SandboxId,
+        since: Version,
+    ) -> Result<Version, StoreError> {
+        let deadline = Instant::now() + CATCH_UP;
+        let is_gone = |sandbox: Option<&Sandbox>| sandbox.is_none().then_some(());
+        if self.until(key, id, since, deadline, is_gone).await.is_ok() {
+            return Ok(self.caches.sandboxes.version());
+        }
         let mut query = Query::kind(key.kind).field("spec.sandboxId", id.as_str());
         query.namespace.clone_from(&key.namespace);
         query.limit = Some(1);
-        Ok(self.store.list(&query).await?.version)
+        Ok(self.store.list(&query).await?.version.max(since))
     }
 
     /// The member as it goes back to a pool that recycles; `None` where it is removed instead.

@@ -70,7 +70,12 @@ pub(crate) async fn refresh(call: Call) -> Answer {
             let (team, id) = (&call.caller.team, call.subject());
             let amended = work.extend(team, id, lasts).await?;
             match traffic(&amended.sandbox) {
-                Traffic::Running => Ok(amended.sandbox.version()),
+                Traffic::Running => {
+                    let version = amended.sandbox.version();
+                    let key = amended.sandbox.key();
+                    work.followers.have_seen(&key, version).await;
+                    Ok(version)
+                }
                 Traffic::Pausing
                 | Traffic::Paused
                 | Traffic::Resuming
@@ -137,6 +142,10 @@ impl E2b {
                 Ok(Decision::Write(Box::new(next)))
             })
             .await?;
-        Ok(moved.sandbox.version())
+        let version = moved.sandbox.version();
+        self.followers
+            .have_seen(&moved.sandbox.key(), version)
+            .await;
+        Ok(version)
     }
 }

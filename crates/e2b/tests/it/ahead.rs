@@ -1,14 +1,81 @@
 //! What another server of the same API wrote, before this one's watches show it.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use e2b::ports::Followers;
 use http::HeaderValue;
 use model::{Key, KindName, SandboxId, Version};
+use parking_lot::Mutex;
 use serde_json::json;
-use store::{Precondition, Store as _, StoreExt as _};
+use store::{
+    Change, Deletion, Draft, Listing, Precondition, Query, Record, Scope, Store, StoreError,
+    StoreExt as _, Watch,
+};
 use tokio::time::Instant;
 
 use crate::support::{Client, Reply, World, team};
 
 const VERSION: &str = "dormouse-version";
+
+/// A store of which most is none of ours, as a cluster: its lists are as new as all of it.
+#[derive(Debug)]
+pub(crate) struct Vast {
+    store: Arc<dyn Store>,
+    /// How much newer that is.
+    ahead: AtomicU64,
+}
+
+impl Vast {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        let ahead = AtomicU64::new(0);
+        Self { store, ahead }
+    }
+}
+
+#[async_trait]
+impl Store for Vast {
+    async fn get(&self, key: &Key) -> Result<Option<Arc<Record>>, StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Listing, StoreError> {
+        let mut listing = self.store.list(query).await?;
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        listing.version = Version::from_u64(listing.version.to_u64() + ahead);
+        Ok(listing)
+    }
+
+    async fn create(&self, draft: Draft) -> Result<Arc<Record>, StoreError> {
+        self.store.create(draft).await
+    }
+
+    async fn update(&self, change: Change) -> Result<Arc<Record>, StoreError> {
+        self.store.update(change).await
+    }
+
+    async fn delete(&self, key: &Key, only_if: Precondition) -> Result<Deletion, StoreError> {
+        self.store.delete(key, only_if).await
+    }
+
+    async fn watch(&self, scope: Scope, after: Version) -> Result<Box<dyn Watch>, StoreError> {
+        self.store.watch(scope, after).await
+    }
+}
+
+/// What the others had heard of before somebody was answered.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Mutex<Vec<Version>>);
+
+#[async_trait]
+impl Followers for Told {
+    async fn have_seen(&self, _: &Key, version: Version) {
+        self.0.lock().push(version);
+    }
+}
 
 /// A sandbox that another server has removed; this one's watches do not show it.
 async fn removed_elsewhere(world: &World, client: &Client) -> (String, Key, Version) {
@@ -48,6 +115,33 @@ async fn a_kill_that_lost_to_another_removal_is_stamped_with_what_covers_that() 
     let stamped: u64 = killed.header(VERSION).unwrap().parse().unwrap();
     assert!(stamped >= version.to_u64(), "{stamped} {version}");
     assert_eq!(client.get(&path).await.status, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_lost_to_another_removal_waits_for_that_and_not_for_all_of_the_store() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let (id, _, version) = removed_elsewhere(&world, &client).await;
+    world.vast.ahead.store(1000, Ordering::Relaxed);
+    let mut behind = Some(1);
+    let faults = world.store.faults();
+    faults.on_read(move || behind.take().unwrap_or(0));
+    let showing = async {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        world.store.catch_up();
+    };
+    let begun = Instant::now();
+    let path = format!("/sandboxes/{id}");
+    let (killed, ()) = tokio::join!(client.delete(&path), showing);
+    assert_eq!(killed.status, 204, "{}", killed.text);
+    let stamped = version_of(&killed);
+    assert!(stamped >= version, "{stamped} {version}");
+    assert!(
+        stamped <= world.store.version(),
+        "nobody comes to {stamped}"
+    );
+    assert!(begun.elapsed().as_millis() < 10_000);
+    assert_eq!(world.told.0.lock().last(), Some(&stamped));
 }
 
 async fn get_with(client: &Client, path: &str, version: &str) -> Reply {
@@ -111,6 +205,29 @@ async fn what_was_heard_of_by_its_id_is_not_said_to_be_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_end_that_was_heard_of_before_the_delivery_was_seen_is_waited_for() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    client.create(json!({})).await;
+    world.settle().await;
+    let id = SandboxId::from_random(77);
+    let name = model::Name::new("new").unwrap();
+    let key = Key::namespaced(KindName("Sandbox"), team("a"), name);
+    world.store.lag();
+    let made = world.store.version().next();
+    world.api.heard(key.clone(), Some(id.clone()), made);
+    let ended = Version::from_u64(made.to_u64() + 1000);
+    world.api.heard(key, None, ended);
+    // What is as new as the delivery is seen; its end is not.
+    world
+        .pool("b", "other", 0, model::pool::RecyclePolicy::Recycle)
+        .await;
+    world.store.catch_up();
+    let reply = client.get(&format!("/sandboxes/{id}")).await;
+    assert_eq!(reply.status, 503, "{}", reply.text);
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_answer_that_wrote_says_at_which_version_and_later_ones_are_not_older() {
     let world = World::new().await;
     let client = world.client("a").await;
@@ -140,6 +257,8 @@ async fn every_answer_that_wrote_says_at_which_version_and_later_ones_are_not_ol
         assert!(reply.status < 300, "{path}: {}", reply.text);
         let version = version_of(&reply);
         assert!(version >= last, "{path}: {version:?} after {last:?}");
+        let told = world.told.0.lock().last().copied();
+        assert_eq!(told, Some(version), "{path}: the others have heard of it");
         last = version;
     }
     let reply = get_with(&client, &path, &last.to_string()).await;

@@ -21,7 +21,10 @@ use store::{Store, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
-use crate::handover::{Answered, FakeImages};
+use crate::{
+    ahead::{Told, Vast},
+    handover::{Answered, FakeImages},
+};
 
 /// Everything but the runtime and the store is made anew by a restart.
 pub(crate) struct World {
@@ -33,6 +36,8 @@ pub(crate) struct World {
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) images: Arc<FakeImages>,
     pub(crate) unsaid: Arc<Answered>,
+    pub(crate) vast: Arc<Vast>,
+    pub(crate) told: Arc<Told>,
     pub(crate) api: Arc<E2b>,
     pub(crate) control: Option<Control>,
     pub(crate) tasks: Tasks,
@@ -149,16 +154,19 @@ impl World {
         let sampler = Arc::new(Sampler::default());
         let images = Arc::new(FakeImages::of(runtime.clone()));
         let unsaid = Arc::new(Answered::default());
+        let vast = Arc::new(Vast::new(shared));
+        let told = Arc::new(Told::default());
         let audit = tempfile::tempdir().unwrap();
         let ports = Ports {
             metrics: sampler.clone(),
             admins: Arc::new(OneToken),
             images: images.clone(),
             unsaid: unsaid.clone(),
+            followers: told.clone(),
             desk: Some(Arc::clone(control.desk())),
             audit: Some(Audit::open(audit.path(), auth::audit::Options::default()).unwrap()),
             ..Ports::new(
-                shared,
+                vast.clone(),
                 caches,
                 clock_port,
                 Arc::clone(&entropy),
@@ -178,6 +186,8 @@ impl World {
             sampler,
             images,
             unsaid,
+            vast,
+            told,
             api,
             control: Some(control),
             tasks,
