@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use control::{
-    Builder, Reception, Standing,
+    Builder, Reception,
     events::{EventSink, fingerprint},
 };
 use kit::{Clock, Entropy, ManualClock, Tasks};
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use plan::Note;
 use plugins::{Admission, Creation, Plugin, Plugins, Purpose};
 use runtime::fake::FakeRuntime;
-use store::{StoreExt as _, memory::MemoryStore};
+use store::{Standing, StoreExt as _, memory::MemoryStore};
 use tokio::time::Instant;
 
 fn token(id: &SandboxId) -> Option<Box<str>> {

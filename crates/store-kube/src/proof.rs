@@ -34,6 +34,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
+use store::Standing;
 
 /// Holds what we say of a sandbox, signed.
 const PROOF: &str = "dormouse.dev/proof";
@@ -49,34 +50,19 @@ pub trait Vouch: Send + Sync + Debug {
     fn knows(&self, text: &str, signature: &str) -> bool;
 }
 
-/// How a record of a sandbox stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Our processes wrote what it says of its delivery.
-    Ours,
-    /// They created it so, and what that proves is good for another object of its name, too.
-    Made,
-    /// They did, and somebody has changed these fields since. The record is as it was signed.
-    Altered(Vec<String>),
-    /// Nobody of ours has written it. It is without these fields, which it had.
-    Unproven(Vec<String>),
-}
-
-impl Standing {
-    /// How the record with this metadata stands, as a store that vouches has read it.
-    #[must_use]
-    pub fn of(meta: &Metadata) -> Self {
-        let Some(note) = Note::of(meta) else {
-            return match meta.annotations.contains_key(PROOF) {
-                true => Self::Made,
-                false => Self::Ours,
-            };
+/// How the record with this metadata stands, as a store that vouches has read it.
+#[must_use]
+pub fn standing(meta: &Metadata) -> Standing {
+    let Some(note) = Note::of(meta) else {
+        return match meta.annotations.contains_key(PROOF) {
+            true => Standing::Made,
+            false => Standing::Ours,
         };
-        let fields = note.fields.keys().map(|name| format!("spec.{name}"));
-        match note.proven {
-            true => Self::Altered(fields.collect()),
-            false => Self::Unproven(fields.collect()),
-        }
+    };
+    let fields = note.fields.keys().map(|name| format!("spec.{name}"));
+    match note.proven {
+        true => Standing::Altered(fields.collect()),
+        false => Standing::Unproven(fields.collect()),
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`rules`] | the rules above as pure functions that every embedded backend shares |
 //! | [`history`] | the recent changes in memory, from which watches are served |
 //! | [`typed`] | records as objects of a kind |
+//! | [`standing`] | whose word a record is, where others can write it, too |
 //! | [`memory`] | the backend for tests and simulations, with faults |
 //! | [`conformance`] | what every backend must pass |
 
@@ -27,6 +28,7 @@ pub mod history;
 pub mod memory;
 pub mod record;
 pub mod rules;
+pub mod standing;
 pub mod typed;
 
 use std::{fmt::Debug, sync::Arc};
@@ -36,6 +38,7 @@ use model::{Key, KindName, Namespace, Version};
 
 pub use error::{Fault, Outcome, StoreError};
 pub use record::{Change, Deletion, Draft, Half, Listing, Precondition, Query, Record};
+pub use standing::Standing;
 pub use typed::StoreExt;
 
 /// Keeps versioned records. See the crate's documentation for the rules.

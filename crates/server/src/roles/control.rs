@@ -16,10 +16,11 @@ use cluster_kube::{
     events::Recorder,
     lease::{self, Election, candidate::Rules},
 };
-use control::{Reception, Standing, events::StoredEvents, world::NoWaiters};
+use control::{Reception, events::StoredEvents, world::NoWaiters};
 use kit::Tasks;
 use model::{Sandbox, SandboxId, sandbox::Access, template::TemplateSpec};
 use peers::Peers;
+use store::Standing;
 use store_kube::proof;
 use tokio::time::Instant;
 
@@ -140,12 +141,7 @@ struct Sealed(Seal);
 
 impl Reception for Sealed {
     fn standing(&self, sandbox: &Sandbox) -> Standing {
-        match proof::Standing::of(&sandbox.metadata) {
-            proof::Standing::Ours => Standing::Ours,
-            proof::Standing::Made => Standing::Made,
-            proof::Standing::Altered(fields) => Standing::Altered(fields),
-            proof::Standing::Unproven(fields) => Standing::Unproven(fields),
-        }
+        proof::standing(&sandbox.metadata)
     }
 
     fn access(&self, id: &SandboxId) -> Access {

@@ -7,10 +7,10 @@ use model::{
     lifecycle::Phase,
     sandbox::{Access, Owner, SandboxSpec},
 };
-use store::{Query, Scope, Store as _, StoreExt as _, WatchEvent};
+use store::{Query, Scope, Standing, Store as _, StoreExt as _, WatchEvent};
 use store_kube::{
     KubeStore,
-    proof::{Standing, Vouch},
+    proof::{Vouch, standing},
 };
 
 use crate::cluster::Lab;
@@ -78,7 +78,7 @@ async fn what_we_write_is_read_as_it_was_written() {
         .await
         .unwrap();
     assert_eq!(made.spec, delivered("team", "box", 1).spec);
-    assert_eq!(Standing::of(&made.metadata), Standing::Made);
+    assert_eq!(standing(&made.metadata), Standing::Made);
     made.spec.sandbox_id = Some(SandboxId::from_random(2));
     let written = store.update_spec(&made).await.unwrap();
     assert_eq!(written.spec, made.spec);
@@ -87,7 +87,7 @@ async fn what_we_write_is_read_as_it_was_written() {
     let mut seen = written.clone();
     seen.status.phase = Phase::Running;
     let seen = store.update_status(&seen).await.unwrap();
-    assert_eq!(Standing::of(&seen.metadata), Standing::Ours);
+    assert_eq!(standing(&seen.metadata), Standing::Ours);
     assert_eq!(seen.spec, made.spec);
 }
 
@@ -117,10 +117,7 @@ async fn an_id_an_owner_and_a_pool_that_others_write_are_in_no_record() {
     };
     assert_eq!(found.spec, bare);
     let had = ["spec.access", "spec.owner", "spec.pool", "spec.sandboxId"];
-    assert_eq!(
-        Standing::of(&found.metadata),
-        Standing::Unproven(fields(&had))
-    );
+    assert_eq!(standing(&found.metadata), Standing::Unproven(fields(&had)));
     // Nor is it found by what it claims to be.
     let mut query = Query::kind(SandboxSpec::KIND);
     let id = victim.spec.sandbox_id.as_ref().unwrap();
@@ -178,7 +175,7 @@ async fn a_proof_of_an_earlier_delivery_cannot_be_put_back_over_a_later_one() {
     let found = read(&store, &made.key()).await;
     assert_eq!(found.spec.sandbox_id, None);
     assert_eq!(found.spec.owner, None);
-    let standing = Standing::of(&found.metadata);
+    let standing = standing(&found.metadata);
     assert!(matches!(standing, Standing::Unproven(_)), "{standing:?}");
 }
 
@@ -209,11 +206,11 @@ async fn what_others_change_is_as_it_was_and_written_back_with_the_next_write() 
     assert_eq!(found.spec.env.get("A"), Some("1"));
     let changed = ["spec.access", "spec.owner"];
     assert_eq!(
-        Standing::of(&found.metadata),
+        standing(&found.metadata),
         Standing::Altered(fields(&changed))
     );
     let written = store.update_spec(&found).await.unwrap();
-    assert_eq!(Standing::of(&written.metadata), Standing::Made);
+    assert_eq!(standing(&written.metadata), Standing::Made);
     let raw = read(&others, &made.key()).await;
     assert_eq!(raw.spec.owner, made.spec.owner);
     assert_eq!(
@@ -240,10 +237,7 @@ async fn what_runs_without_a_proof_is_its_namespaces() {
     let found = read(&store, &made.key()).await;
     assert_eq!(found.spec.owner, Some(owner("team")));
     assert_eq!(found.spec.sandbox_id, None);
-    assert!(matches!(
-        Standing::of(&found.metadata),
-        Standing::Unproven(_)
-    ));
+    assert!(matches!(standing(&found.metadata), Standing::Unproven(_)));
 }
 
 #[tokio::test]
