@@ -15,13 +15,6 @@ const HIDDEN: &str = "[hidden]";
 pub struct Action(Cow<'static, str>);
 
 impl Action {
-    /// A key was made.
-    pub const KEY_CREATE: Self = Self::new("key.create");
-    /// A key was renamed.
-    pub const KEY_RENAME: Self = Self::new("key.rename");
-    /// A key was revoked.
-    pub const KEY_REVOKE: Self = Self::new("key.revoke");
-
     /// This action.
     #[must_use]
     pub const fn new(word: &'static str) -> Self {
