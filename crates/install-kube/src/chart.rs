@@ -10,6 +10,8 @@ use crate::{
 
 /// What a chart can be given, with what each is for.
 const VALUES: &str = include_str!("chart/values.yaml");
+/// What Helm refuses of it.
+const SCHEMA: &str = include_str!("chart/values.schema.json");
 /// What Helm prints after an installation.
 const NOTES: &str = include_str!("chart/NOTES.txt");
 
@@ -21,6 +23,7 @@ pub fn files() -> Result<BTreeMap<String, String>, YamlError> {
     let mut files = BTreeMap::from([
         ("Chart.yaml".to_owned(), description()),
         ("values.yaml".to_owned(), VALUES.to_owned()),
+        ("values.schema.json".to_owned(), SCHEMA.to_owned()),
         ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
     ]);
     for definition in definitions() {

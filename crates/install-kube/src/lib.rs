@@ -7,6 +7,7 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | [`values`] | what differs between installations |
+//! | [`memory`] | how much memory a role may take |
 //! | [`roles`] | who may do what, no more than each role needs |
 //! | [`workloads`] | the processes |
 //! | [`network`] | how they are reached, and by whom |
@@ -14,6 +15,7 @@
 //! | [`yaml`] | as text |
 
 pub mod chart;
+pub mod memory;
 pub mod values;
 pub mod yaml;
 
@@ -24,6 +26,7 @@ mod workloads;
 use model::{kinds, schema};
 use serde_json::{Value, json};
 
+pub use memory::{Memory, MemoryError};
 pub use values::{Expression, Options, Values};
 
 /// What every object of an installation is called, or begins with.

@@ -1,8 +1,13 @@
 //! What differs between installations.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::{Switch, workloads::CONTAINERD_DIR};
+use crate::{
+    Memory, Switch,
+    workloads::{AFTER_DRAIN, CONTAINERD_DIR},
+};
 
 /// What an installation is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +26,15 @@ pub struct Options {
     pub api_replicas: u32,
     /// Gateways.
     pub gateway_replicas: u32,
+    /// The most that a process of the control loop may take.
+    pub control_memory: Memory,
+    /// The most that one of the API may take.
+    pub api_memory: Memory,
+    /// The most that a gateway may take.
+    pub gateway_memory: Memory,
+    /// How long requests under way have to end when a gateway or a process of the API stops, in whole
+    /// seconds.
+    pub drain_timeout: Duration,
     /// How gateways and the API are reached: `ClusterIP`, `NodePort` or `LoadBalancer`.
     pub service_type: String,
     /// Whether sandboxes can freeze, by a daemon on every node.
@@ -56,6 +70,11 @@ impl Default for Options {
             control_replicas: 2,
             api_replicas: 2,
             gateway_replicas: 2,
+            // So that a million who sleep fit, with room to spare: docs/scale.md.
+            control_memory: Memory::gibibytes(8),
+            api_memory: Memory::gibibytes(8),
+            gateway_memory: Memory::gibibytes(4),
+            drain_timeout: Duration::from_secs(60),
             service_type: "ClusterIP".to_owned(),
             node_daemon: true,
             containerd_socket: "/run/containerd/containerd.sock".to_owned(),
@@ -91,6 +110,12 @@ pub struct Values {
     pub(crate) control_replicas: Value,
     pub(crate) api_replicas: Value,
     pub(crate) gateway_replicas: Value,
+    pub(crate) control_memory: Value,
+    pub(crate) api_memory: Value,
+    pub(crate) gateway_memory: Value,
+    pub(crate) drain_timeout: Value,
+    /// Seconds after which a process is killed that drains.
+    pub(crate) drained: Value,
     pub(crate) service_type: Value,
     pub(crate) node_daemon: Value,
     pub(crate) containerd_socket: Value,
@@ -112,6 +137,7 @@ impl Values {
             .containerd_socket
             .rsplit_once('/')
             .unwrap_or((".", &options.containerd_socket));
+        let drain = options.drain_timeout.as_secs();
         Self {
             namespace: json!(options.namespace),
             image: json!(options.image),
@@ -121,6 +147,11 @@ impl Values {
             control_replicas: json!(options.control_replicas),
             api_replicas: json!(options.api_replicas),
             gateway_replicas: json!(options.gateway_replicas),
+            control_memory: json!(options.control_memory.to_string()),
+            api_memory: json!(options.api_memory.to_string()),
+            gateway_memory: json!(options.gateway_memory.to_string()),
+            drain_timeout: json!(format!("{drain}s")),
+            drained: json!(drain.saturating_add(AFTER_DRAIN)),
             service_type: json!(options.service_type),
             node_daemon: on(options.node_daemon),
             containerd_socket: json!(options.containerd_socket),
@@ -152,6 +183,14 @@ impl Values {
             control_replicas: number("control.replicas"),
             api_replicas: number("api.replicas"),
             gateway_replicas: number("gateway.replicas"),
+            control_memory: text("control.memoryLimit"),
+            api_memory: text("api.memoryLimit"),
+            gateway_memory: text("gateway.memoryLimit"),
+            drain_timeout: Expression(
+                "printf \"%ds\" (int .Values.drainTimeoutSeconds) | quote".to_owned(),
+            )
+            .into(),
+            drained: Expression(format!("add .Values.drainTimeoutSeconds {AFTER_DRAIN}")).into(),
             service_type: text("service.type"),
             node_daemon: Expression(
                 "ternary \"on\" \"off\" .Values.node.enabled | quote".to_owned(),

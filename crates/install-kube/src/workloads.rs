@@ -9,13 +9,18 @@ use serde_json::{Value, json};
 use crate::{
     GATEWAY_PEERS, KEYS_SECRET, METRICS_PORT, Manifest, NAME, NODE_IDENTITY, NODE_PORT,
     NODE_SECRET, PEER_KEY, PEER_LABEL, PEER_PORT, PEERS, PORT, Part, SEAL, Switch, Values, labels,
-    metadata, roles::account_name, selector,
+    memory::REQUESTED, metadata, roles::account_name, selector,
 };
 
 /// Where secrets are mounted.
 const KEYS_DIR: &str = "/etc/dormouse/keys";
 /// Where the directory of containerd's socket is mounted.
 pub(crate) const CONTAINERD_DIR: &str = "/run/of-node";
+/// Seconds that a Pod has beyond the time in which its requests may end: to be taken off the lists of
+/// those who send traffic, to end what nobody waits for, and to leave its peers.
+pub(crate) const AFTER_DRAIN: u64 = 15;
+/// Seconds that control has to stop. It does not wait for long: while it does, nobody leads.
+const CONTROL_STOPS: u64 = 30;
 /// Who the processes run as.
 const NOBODY: u32 = 65532;
 
@@ -76,50 +81,41 @@ fn control(values: &Values) -> Value {
         component: "control",
         env,
         ports: vec![port("peer", PEER_PORT), port("metrics", METRICS_PORT)],
-        memory: "256Mi",
-        grace: 30,
+        memory: &values.control_memory,
+        grace: CONTROL_STOPS.into(),
     };
     deployment(values, &values.control_replicas, process)
 }
 
 fn api(values: &Values) -> Value {
-    let mut env = common(values);
-    env.extend([
-        variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
-        variable("E2B_DOMAIN", &values.domain),
-    ]);
-    let process = Process {
-        component: "api",
-        env,
-        ports: vec![
-            port("http", PORT),
-            port("peer", PEER_PORT),
-            port("metrics", METRICS_PORT),
-        ],
-        memory: "256Mi",
-        grace: 60,
-    };
+    let process = entered(values, "api", &values.api_memory);
     deployment(values, &values.api_replicas, process)
 }
 
 fn gateway(values: &Values) -> Value {
+    let process = entered(values, "gateway", &values.gateway_memory);
+    deployment(values, &values.gateway_replicas, process)
+}
+
+/// A role that users come in by: what is inside has its time when it stops.
+fn entered<'v>(values: &'v Values, component: &'static str, memory: &'v Value) -> Process<'v> {
     let mut env = common(values);
     env.extend([
         variable("E2B_LISTEN", &format!("0.0.0.0:{PORT}").into()),
         variable("E2B_DOMAIN", &values.domain),
+        variable("DRAIN_TIMEOUT", &values.drain_timeout),
     ]);
-    let process = Process {
-        component: "gateway",
+    Process {
+        component,
         env,
         ports: vec![
             port("http", PORT),
             port("peer", PEER_PORT),
             port("metrics", METRICS_PORT),
         ],
-        memory: "256Mi",
-        grace: 60,
-    };
-    deployment(values, &values.gateway_replicas, process)
+        memory,
+        grace: values.drained.clone(),
+    }
 }
 
 fn node(values: &Values) -> Value {
@@ -180,16 +176,17 @@ fn node(values: &Values) -> Value {
 }
 
 /// What differs between the Deployments.
-struct Process {
+struct Process<'v> {
     component: &'static str,
     env: Vec<Value>,
     ports: Vec<Value>,
-    memory: &'static str,
-    /// Seconds that requests under way have to end.
-    grace: u32,
+    /// The most that it may take.
+    memory: &'v Value,
+    /// Seconds that it has to stop.
+    grace: Value,
 }
 
-fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
+fn deployment(values: &Values, replicas: &Value, process: Process<'_>) -> Value {
     let Process {
         component,
         env,
@@ -199,7 +196,7 @@ fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
     } = process;
     let mut pod = pod(component);
     pod["automountServiceAccountToken"] = true.into();
-    pod["terminationGracePeriodSeconds"] = grace.into();
+    pod["terminationGracePeriodSeconds"] = grace;
     pod["topologySpreadConstraints"] = json!([{
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -225,9 +222,8 @@ fn deployment(values: &Values, replicas: &Value, process: Process) -> Value {
             "periodSeconds": 2,
         },
         "resources": {
-            "requests": {"cpu": "100m", "memory": memory},
-            // What a million routes take, and then some.
-            "limits": {"memory": "4Gi"},
+            "requests": {"cpu": "100m", "memory": REQUESTED.to_string()},
+            "limits": {"memory": memory},
         },
         "securityContext": confined(),
     }]);

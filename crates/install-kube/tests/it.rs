@@ -6,7 +6,7 @@
     reason = "what it writes is for people to look at"
 )]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use install_kube::{Options, chart, manifests};
 use serde_json::Value;
@@ -185,4 +185,55 @@ fn what_is_switched_off_is_not_there() {
             .to_string()
             .contains(r#"{"name":"DORMOUSE_KUBERNETES_NODE_DAEMON","value":"off"}"#)
     );
+}
+
+/// The one container of a Deployment, and its Pod.
+fn process<'o>(objects: &'o [Value], component: &str) -> (&'o Value, &'o Value) {
+    let deployment = named(objects, "Deployment", &format!("dormouse-{component}"));
+    let pod = deployment.pointer("/spec/template/spec").unwrap();
+    (&pod["containers"][0], pod)
+}
+
+#[test]
+fn a_pod_that_stops_outlives_the_requests_that_it_lets_end() {
+    let options = Options {
+        drain_timeout: Duration::from_secs(600),
+        ..Options::default()
+    };
+    let longer: Vec<Value> = manifests(&options).into_iter().map(|m| m.object).collect();
+    for (objects, drain, grace) in [(&objects(), "60s", 75), (&longer, "600s", 615)] {
+        for component in ["api", "gateway"] {
+            let (container, pod) = process(objects, component);
+            let given = serde_json::json!({"name": "DORMOUSE_DRAIN_TIMEOUT", "value": drain});
+            assert!(container["env"].as_array().unwrap().contains(&given));
+            assert_eq!(pod["terminationGracePeriodSeconds"], grace);
+        }
+        // It gives the Lease up as soon as before.
+        assert_eq!(
+            process(objects, "control").1["terminationGracePeriodSeconds"],
+            30
+        );
+    }
+}
+
+#[test]
+fn each_role_may_take_what_it_is_given_and_asks_for_little() {
+    let options = Options {
+        control_memory: "16Gi".parse().unwrap(),
+        api_memory: "1536Mi".parse().unwrap(),
+        gateway_memory: "2Gi".parse().unwrap(),
+        ..Options::default()
+    };
+    let given: Vec<Value> = manifests(&options).into_iter().map(|m| m.object).collect();
+    for (component, by_default, limit) in [
+        ("control", "8Gi", "16Gi"),
+        ("api", "8Gi", "1536Mi"),
+        ("gateway", "4Gi", "2Gi"),
+    ] {
+        for (objects, limit) in [(&objects(), by_default), (&given, limit)] {
+            let resources = &process(objects, component).0["resources"];
+            assert_eq!(resources["limits"]["memory"], limit, "{component}");
+            assert_eq!(resources["requests"]["memory"], "256Mi", "{component}");
+        }
+    }
 }

@@ -10,12 +10,14 @@ use cluster_kube::{
     install::{Keys, apply, ensure_secret, read_secret},
 };
 use install_kube::{
-    KEYS_SECRET, Manifest, NODE_IDENTITY, NODE_SECRET, Options, PEER_KEY, Part, SEAL, manifests,
-    yaml,
+    KEYS_SECRET, Manifest, Memory, NODE_IDENTITY, NODE_SECRET, Options, PEER_KEY, Part, SEAL,
+    manifests, yaml,
 };
 use kit::Entropy;
 use peer::NodeIdentity;
 use store_kube::crds;
+
+use crate::config::types::Seconds;
 
 /// How long the whole may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,6 +62,18 @@ pub(crate) struct Install {
     /// Gateways
     #[arg(long, default_value_t = 2)]
     gateway_replicas: u32,
+    /// Most memory of a process of the control loop, in Mi or Gi
+    #[arg(long, default_value_t = Options::default().control_memory)]
+    control_memory: Memory,
+    /// Most memory of a process of the API
+    #[arg(long, default_value_t = Options::default().api_memory)]
+    api_memory: Memory,
+    /// Most memory of a gateway
+    #[arg(long, default_value_t = Options::default().gateway_memory)]
+    gateway_memory: Memory,
+    /// How long requests under way have to end when a gateway or a process of the API stops
+    #[arg(long, default_value_t = Seconds(Options::default().drain_timeout))]
+    drain_timeout: Seconds,
     /// How API and gateways are reached
     #[arg(long, default_value = "ClusterIP", value_parser = ["ClusterIP", "NodePort", "LoadBalancer"])]
     service_type: String,
@@ -102,6 +116,10 @@ impl Install {
             control_replicas: self.control_replicas,
             api_replicas: self.api_replicas,
             gateway_replicas: self.gateway_replicas,
+            control_memory: self.control_memory,
+            api_memory: self.api_memory,
+            gateway_memory: self.gateway_memory,
+            drain_timeout: self.drain_timeout.0,
             service_type: self.service_type.clone(),
             node_daemon: !self.no_node_daemon,
             containerd_socket: self.containerd_socket.clone(),
