@@ -16,6 +16,7 @@
 //! | `policy`, `ranges`, `name` | from an owner's lists to sets of addresses and names; pure |
 //! | `network` | who is connected: adopt, attach, set the policy, detach |
 //! | `link` | the cable between host and sandbox |
+//! | `left` | what engines left that never start again |
 //! | `table` | the rules, and the elements of their sets |
 //! | `dns` | the name server |
 //! | `netlink`, `nft` | messages to the kernel |
@@ -26,6 +27,7 @@ pub mod options;
 pub mod probe;
 
 mod dns;
+mod left;
 mod link;
 mod name;
 mod netlink;
@@ -36,6 +38,7 @@ mod ranges;
 mod table;
 
 pub use error::NetworkError;
+pub use left::{Left, left, remove_left};
 pub use network::{Adopted, Network};
 pub use options::{Block, NameLimits, Options};
 pub use policy::{Policy, PolicyError};

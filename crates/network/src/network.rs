@@ -28,6 +28,8 @@ use crate::{
 
 /// A name's address stays open at least this long, whatever its answer says.
 const SHORTEST: Duration = Duration::from_secs(60);
+/// How the names of all tables begin.
+pub(crate) const TABLE: &str = "dormouse-";
 pub(crate) const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 
 /// The network of an engine. Dropping it leaves connected sandboxes connected, and their policy in
@@ -110,13 +112,10 @@ impl Network {
         let listening = Listening::open(gateway).doing("listen for questions for names")?;
         let address = listening.datagrams.local_addr();
         let port = address.doing("listen for questions for names")?.port();
-        let number = instance.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
+        let number = number_of(instance);
         let shared = Shared {
-            table: format!("dormouse-{instance}"),
-            // Never one of the small numbers that people give.
-            group: number | 0x8000_0000,
+            table: table_of(instance),
+            group: group_of(instance),
             mtu: uplink_mtu().unwrap_or(1500),
             version_6: fs::exists("/proc/thread-self/net/if_inet6").unwrap_or(false),
             special: policy::special(options.block),
@@ -180,6 +179,7 @@ impl Network {
             gateway: self.gateway(),
             port: shared.port,
             connections: shared.options.connections,
+            note: &shared.options.note,
         };
         table::make(&mut t, &rules, &shared.special);
         let all = || state.sandboxes.values();
@@ -532,6 +532,22 @@ impl Listening {
             }
         }
     }
+}
+
+/// The table of an engine.
+pub(crate) fn table_of(instance: &str) -> String {
+    format!("{TABLE}{instance}")
+}
+
+/// The group of the links of an engine: never one of the small numbers that people give.
+pub(crate) fn group_of(instance: &str) -> u32 {
+    number_of(instance) | 0x8000_0000
+}
+
+fn number_of(instance: &str) -> u32 {
+    instance.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// Without it the host takes packets of sandboxes for itself only.

@@ -24,6 +24,7 @@ const fn kind(message: u16) -> u16 {
 }
 
 const NEW_TABLE: u16 = kind(0);
+const GET_TABLE: u16 = kind(1);
 const DESTROY_TABLE: u16 = kind(26);
 const NEW_CHAIN: u16 = kind(3);
 const NEW_RULE: u16 = kind(6);
@@ -80,9 +81,12 @@ impl<'a> Transaction<'a> {
         self.add("remove the policy table", (DESTROY_TABLE, 0), |_| ());
     }
 
-    pub(crate) fn table(&mut self) {
+    pub(crate) fn table(&mut self, note: &str) {
         self.add("make the policy table", (NEW_TABLE, CREATE), |a| {
-            a.be32(2, OWNED_AND_PERSISTENT);
+            a.be32(Table::FLAGS, OWNED_AND_PERSISTENT);
+            if let Some(note) = Table::write_note(note) {
+                a.bytes(Table::NOTE, &note);
+            }
         });
     }
 
@@ -257,6 +261,66 @@ impl Element {
             note: attribute(bytes, Self::NOTE).unwrap_or_default().to_vec(),
         })
     }
+}
+
+/// A table, as a dump shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    /// A socket owns it, which is open.
+    pub(crate) is_owned: bool,
+    pub(crate) note: String,
+}
+
+impl Table {
+    const NAME: u16 = 1;
+    const FLAGS: u16 = 2;
+    const NOTE: u16 = 6;
+    const OWNER: u16 = 7;
+    /// How `nft` writes a comment: what it is, its length, and text with the zero at its end.
+    const COMMENT: u8 = 0;
+
+    fn write_note(note: &str) -> Option<Vec<u8>> {
+        let length = u8::try_from(note.len() + 1)
+            .ok()
+            .filter(|_| !note.is_empty())?;
+        // The kernel takes so much in all.
+        (note.len() + 3 <= 256).then(|| [&[Self::COMMENT, length], note.as_bytes(), &[0]].concat())
+    }
+
+    fn read_note(bytes: &[u8]) -> Option<String> {
+        let (&[Self::COMMENT, length], rest) = bytes.split_first_chunk()? else {
+            return None;
+        };
+        let text = rest.get(..usize::from(length))?.strip_suffix(&[0])?;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn read(body: &[u8]) -> Option<Self> {
+        let name = attribute(body, Self::NAME)?.strip_suffix(&[0])?;
+        let note = attribute(body, Self::NOTE).and_then(Self::read_note);
+        Some(Self {
+            name: String::from_utf8(name.to_vec()).ok()?,
+            is_owned: attribute(body, Self::OWNER).is_some(),
+            note: note.unwrap_or_default(),
+        })
+    }
+}
+
+/// All tables of the family that ours are of.
+pub(crate) fn list_tables(socket: &Socket) -> Result<Vec<Table>> {
+    let mut batch = Batch::default();
+    let kind = (GET_TABLE, DUMP | ACK);
+    batch.message("list the tables", kind, &header(INET, 0), |_| ());
+    let mut found = Vec::new();
+    socket.exchange(&batch, |kind, body| {
+        if kind == NEW_TABLE
+            && let Some(table) = body.get(4..).and_then(Table::read)
+        {
+            found.push(table);
+        }
+    })?;
+    Ok(found)
 }
 
 /// What is in a set; nothing if there is no such set.

@@ -18,6 +18,8 @@ pub struct Options {
     pub names: NameLimits,
     /// How many connections one sandbox may have open.
     pub connections: u32,
+    /// What the table says of itself: to people, and to [`crate::left`]. Nothing if it is too long.
+    pub note: String,
 }
 
 impl Default for Options {
@@ -30,6 +32,7 @@ impl Default for Options {
             upstreams: Vec::new(),
             names: NameLimits::default(),
             connections: 8192,
+            note: String::new(),
         }
     }
 }

@@ -86,19 +86,20 @@ const DESTINATION_AT: u32 = 16;
 
 /// What the rules are made from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct Rules<'a> {
     pub(crate) group: u32,
     pub(crate) gateway: Ipv4Addr,
     /// Where the name server listens.
     pub(crate) port: u16,
     pub(crate) connections: u32,
+    pub(crate) note: &'a str,
 }
 
 /// Makes the table anew, in place of one that is there. In one transaction with the elements of
 /// all sandboxes nothing opens and nothing is dropped in between.
-pub(crate) fn make(t: &mut Transaction<'_>, rules: &Rules, special: &Addresses) {
+pub(crate) fn make(t: &mut Transaction<'_>, rules: &Rules<'_>, special: &Addresses) {
     t.destroy_table();
-    t.table();
+    t.table(rules.note);
     for set in [&SOURCES, &OPEN, &SPECIAL, &RANGES, &ANSWERS, &CONNECTIONS] {
         t.set(set);
     }
@@ -154,7 +155,7 @@ pub(crate) fn make(t: &mut Transaction<'_>, rules: &Rules, special: &Addresses) 
 }
 
 /// What a sandbox sends beyond the host.
-fn out(t: &mut Transaction<'_>, rules: &Rules) {
+fn out(t: &mut Transaction<'_>, rules: &Rules<'_>) {
     known_source(t, "out");
     let source = network(SOURCE_AT, FIRST);
     let destination = network(DESTINATION_AT, SECOND);
@@ -230,7 +231,7 @@ fn back(t: &mut Transaction<'_>) {
 }
 
 /// What a sandbox sends to the host: questions for names, and nothing else.
-fn host(t: &mut Transaction<'_>, rules: &Rules) {
+fn host(t: &mut Transaction<'_>, rules: &Rules<'_>) {
     known_source(t, "host");
     let gateway = &rules.gateway.octets();
     let (to, protocol) = (network(DESTINATION_AT, FIRST), load_meta(meta::PROTOCOL));

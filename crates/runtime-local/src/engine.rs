@@ -32,7 +32,7 @@ use crate::{
     seccomp::Filter,
     settle::Settling,
     socket::Home,
-    tree,
+    strays, tree,
     workload::{Slot, Workload, boot_id},
 };
 
@@ -66,6 +66,14 @@ pub(crate) struct Engine {
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
 }
 
+/// The name of the engine of a data directory. Two on one host, each with a directory of its own, do not
+/// meet.
+pub(crate) fn instance_of(data: &Path) -> String {
+    let digest = Sha256::digest(data.as_os_str().as_bytes());
+    let bytes = digest[..6].iter();
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl Engine {
     /// Sets up what is shared, and adopts what is there.
     pub(crate) fn open(data: &Path, mut options: Options) -> Result<Self> {
@@ -91,14 +99,13 @@ impl Engine {
                 remedy: "Name the agent's binary.",
             });
         }
-        // Two engines on one host, each with a directory of its own, do not meet.
-        let instance: String = Sha256::digest(data.as_os_str().as_bytes())[..6]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let instance = instance_of(&data);
+        if options.network.is_some() {
+            strays::sweep(&options.cgroup_parent);
+        }
         let attach_at = CString::new(data.join("run/root").as_os_str().as_bytes());
         let engine = Self {
-            network: open_network(&instance, &mut options)?,
+            network: open_network(&instance, &data, &mut options)?,
             cgroups: Cgroups::open(Path::new(&options.cgroup_parent).join(instance))?,
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),

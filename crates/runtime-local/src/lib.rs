@@ -32,6 +32,7 @@
 //! | `image` | what a sandbox lies on |
 //! | `publish` | captured layers to a registry and back |
 //! | `cgroups`, `ranges`, `record` | limits, user ids, what is on disk |
+//! | `strays` | what is left of engines whose data directory was removed |
 //! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
 
 pub mod error;
@@ -71,6 +72,7 @@ mod seccomp;
 mod settle;
 mod socket;
 mod start;
+mod strays;
 mod usage;
 mod workload;
 

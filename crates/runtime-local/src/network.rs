@@ -4,7 +4,7 @@
 //! namespace. Its address is in its record before the link is made, so that the next server finds
 //! it again; a sandbox that starts over has another namespace, and with it another address.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, path::Path};
 
 use ::network::{Adopted, Network, NetworkError};
 use ::runtime::{Fence, RuntimeError};
@@ -15,13 +15,19 @@ use crate::{
     error::{Doing as _, EngineError, Result, impossible},
     options::Options,
     record::Record,
+    strays,
 };
 
 /// The network of an engine, where it is to have one.
-pub(crate) fn open_network(instance: &str, options: &mut Options) -> Result<Option<Network>> {
-    let Some(wanted) = options.network.clone() else {
+pub(crate) fn open_network(
+    instance: &str,
+    data: &Path,
+    options: &mut Options,
+) -> Result<Option<Network>> {
+    let Some(mut wanted) = options.network.clone() else {
         return Ok(None);
     };
+    wanted.note = strays::note(data);
     let network = Network::open(instance, wanted)?;
     // Who only looks has no runtime to serve from, and no sandbox that asks.
     if tokio::runtime::Handle::try_current().is_ok() {

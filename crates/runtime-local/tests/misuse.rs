@@ -74,7 +74,8 @@ impl Pair {
         for at in [at, beside, third] {
             host.runtime().delete(at).await.unwrap();
         }
-        assert!(Inventory::take(&host).is_clear());
+        let left = Inventory::take(&host);
+        assert!(left.is_clear(), "{left:#?}");
     }
 }
 

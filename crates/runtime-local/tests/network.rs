@@ -178,6 +178,40 @@ fn the_link_of_a_sandbox_whose_record_is_gone_is_removed_by_the_next_server() {
 }
 
 #[test]
+fn what_is_left_of_a_data_directory_that_is_gone_is_removed_by_any_other_server() {
+    on_a_host_of_its_own(async {
+        let mut host = Host::new();
+        let mut other = Host::new();
+        let (kept, away) = (host.data.clone(), host.data.with_file_name("away"));
+        let (at, instance) = (fence(1, 1), host.instance());
+        host.runtime().create(at, &spec()).await.unwrap();
+        let pid = host.runtime().first_process(at.uid).unwrap();
+        let is_there = || {
+            let listed = shell("nft list tables").contains(&instance);
+            let alive = std::fs::read_to_string(format!("/proc/{pid}/status"))
+                .is_ok_and(|status| !status.contains("State:\tZ"));
+            let mounts = support::cgroup_mounts();
+            let mut cgroups = mounts.iter().map(|at| at.join("dormouse").join(&instance));
+            let all = [listed, alive, links() == 1, cgroups.any(|at| at.exists())];
+            assert!(all == [true; 4] || all == [false; 4], "{all:?}");
+            listed
+        };
+        // Its server runs, whatever became of its files.
+        std::fs::rename(&kept, &away).unwrap();
+        other.reopen();
+        assert!(is_there());
+        // Its server may start again.
+        std::fs::rename(&away, &kept).unwrap();
+        host.runtime = None;
+        other.reopen();
+        assert!(is_there());
+        std::fs::rename(&kept, &away).unwrap();
+        other.reopen();
+        assert!(!is_there());
+    });
+}
+
+#[test]
 fn a_policy_that_cannot_be_kept_is_refused_by_name() {
     on_a_host_of_its_own(async {
         let host = Host::new();
@@ -203,8 +237,7 @@ fn thirty_sandboxes_at_once_are_all_connected() {
     on_a_host_of_its_own(async {
         let _internet = Internet::new();
         let mut options = support::options();
-        options.ranges = 64;
-        options.first_uid = 0x7000_0000;
+        options.ranges = support::MOST;
         let host = Host::with(options);
         let mut tasks = tokio::task::JoinSet::new();
         for number in 1..=30 {

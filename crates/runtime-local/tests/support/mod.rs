@@ -9,12 +9,12 @@ pub(crate) mod agent;
 pub(crate) mod leaks;
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{Read as _, Write as _},
     ops::Range,
     os::unix::{ffi::OsStrExt as _, net::UnixStream},
     path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -36,14 +36,31 @@ pub(crate) struct Host {
     _directory: tempfile::TempDir,
 }
 
+/// How many sandboxes there are user ids for in one claim.
+pub(crate) const MOST: u32 = 64;
+
 /// Options with user ids that no other test has, so that its processes can be counted.
 pub(crate) fn options() -> Options {
-    static USED: AtomicU32 = AtomicU32::new(0);
     let mut options = Options::new(INIT);
-    let number = std::process::id() % 128 * 64 + USED.fetch_add(1, Ordering::Relaxed) % 64;
     options.ranges = 4;
-    options.first_uid = 0x4000_0000 + number * options.ranges * 65_536;
+    options.first_uid = claim_uids();
     options
+}
+
+/// User ids for [`MOST`] sandboxes, which are this process's until it ends. The number of a process is
+/// no way to share them out: two that run at once may be alike in as much of it as fits.
+fn claim_uids() -> u32 {
+    static CLAIMED: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let directory = std::env::temp_dir().join("dormouse-test-uids");
+    fs::create_dir_all(&directory).unwrap();
+    for number in 0..256 {
+        let claim = File::create(directory.join(number.to_string())).unwrap();
+        if claim.try_lock().is_ok() {
+            CLAIMED.lock().unwrap().push(claim);
+            return 0x4000_0000 + number * MOST * 65_536;
+        }
+    }
+    panic!("so many tests at once have no user ids");
 }
 
 impl Host {

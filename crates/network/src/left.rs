@@ -1,0 +1,49 @@
+//! What engines have left in the kernel. A table and links outlive their server, because sandboxes do;
+//! who never starts again never takes them away.
+
+use crate::{
+    error::Result,
+    link,
+    netlink::Socket,
+    network::{TABLE, group_of, table_of},
+    nft::{self, Transaction},
+};
+
+/// What an engine has left that no process owns now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Whose it was.
+    pub instance: String,
+    /// What it was told to say of itself.
+    pub note: String,
+}
+
+/// What engines have left in the network namespace of the calling thread.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn left() -> Result<Vec<Left>> {
+    let tables = nft::list_tables(&Socket::netfilter()?)?;
+    let unowned = tables.into_iter().filter(|table| !table.is_owned);
+    let left = unowned.filter_map(|table| {
+        Some(Left {
+            instance: table.name.strip_prefix(TABLE)?.to_owned(),
+            note: table.note,
+        })
+    });
+    Ok(left.collect())
+}
+
+/// Removes what an engine has left, with the links of its sandboxes.
+///
+/// # Errors
+/// If a process owns it by now: then nothing has changed. Or if the kernel refuses otherwise.
+pub fn remove_left(left: &Left) -> Result<()> {
+    let table = table_of(&left.instance);
+    let mut t = Transaction::new(&table);
+    t.destroy_table();
+    t.commit(&Socket::netfilter()?)?;
+    let host = Socket::route()?;
+    let links = link::list(&host, group_of(&left.instance))?;
+    link::remove(&host, &links)
+}
