@@ -22,7 +22,7 @@
 //! **Standing.** A peer is in good standing while its oldest push without acknowledgement is younger
 //! than `ack_timeout`, and it lacks nothing that was not pushed to it (because its link was made
 //! later, or it fell out of the ring) unless its own watch has passed that. Only those in good
-//! standing are waited for.
+//! standing are waited for. Who was late regains it only by keeping up for a while.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -30,6 +30,7 @@
 //! | `link` | what is known of one link |
 //! | `ring` | what this process has said |
 //! | `speak` | pushing, acknowledging, standing, waiting |
+//! | `standing` | what is remembered of who was late |
 //! | `sync` | asking, answering, taking everything |
 //! | `targets` | whom to dial, and when |
 //! | `members` | who is there |
@@ -58,6 +59,7 @@ mod link;
 mod members;
 mod ring;
 mod speak;
+mod standing;
 mod sync;
 mod targets;
 
@@ -67,6 +69,7 @@ use members::Members;
 use ring::Ring;
 pub use speak::WaitId;
 use speak::Waits;
+use standing::Memory;
 use sync::Joining;
 use targets::Targets;
 
@@ -116,6 +119,8 @@ pub struct Core {
     members: Members,
     ring: Ring,
     waits: Waits,
+    /// Processes that were late and have no link, and what is remembered of them.
+    memories: BTreeMap<u64, Memory>,
     /// All that any peer vouched for up to here was taken.
     vouched: Version,
     /// A peer had forgotten what is newer than the own mark, was itself this far, and said so then.
@@ -148,6 +153,7 @@ impl Core {
             last_link: 0,
             members,
             waits: Waits::default(),
+            memories: BTreeMap::new(),
             vouched: Version::ZERO,
             behind: None,
             joining: None,
@@ -207,6 +213,11 @@ impl Core {
         self.count_end(link.side.shown(), why);
         if self.joining.as_ref().is_some_and(|j| j.link == id) {
             self.joining = None;
+        }
+        let memory = link.peer.as_ref().zip(link.memory.over_another_link());
+        if let Some((peer, memory)) = memory {
+            self.memories.retain(|_, memory| !memory.is_old(now));
+            self.memories.insert(peer.process, memory);
         }
         if let Side::Dialled(to) = link.side {
             // One that worked is made again soon; one that never did waits longer each time.
@@ -434,6 +445,7 @@ impl Core {
         let first = link.cursor;
         link.cursor += messages.len() as u64;
         link.pushed_at = now;
+        link.memory.pushed(now);
         self.counts.sent += messages.len() as u64;
         self.send(id, Frame::Push(Push { first, messages }));
     }

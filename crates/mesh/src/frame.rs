@@ -7,6 +7,9 @@
 //!   body    JSON; a datagram of the membership protocol as it is
 //! ```
 //!
+//! The head, and that a hello has `magic` and `format`, are the same in every format: who speaks another
+//! one is told apart from who speaks nothing of the kind, whatever else its hello has.
+//!
 //! Nothing here trusts the other side: a length is checked before anything is kept, and what cannot
 //! be read is an error of a named kind.
 
@@ -71,6 +74,13 @@ pub struct Hello {
     pub keeps: bool,
     /// How far its own watch has come.
     pub watched: Version,
+}
+
+/// What a hello has in every format.
+#[derive(Deserialize)]
+struct Opening {
+    magic: String,
+    format: u32,
 }
 
 /// Changes that the sender has written itself. None at all says that it is there.
@@ -271,7 +281,7 @@ impl Numbered {
         };
         let number = u64::from_be_bytes(number.try_into().map_err(|_| Why::Garbage)?);
         let frame = match kind {
-            1 => Frame::Hello(read(body)?),
+            1 => Frame::Hello(read_hello(body)?),
             2 => Frame::Push(read(body)?),
             3 => Frame::Ack(read(body)?),
             4 => Frame::Ask(read(body)?),
@@ -286,6 +296,18 @@ impl Numbered {
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Why> {
     serde_json::from_slice(body).map_err(|_| Why::Garbage)
+}
+
+/// Before anything else of it is read: another format may have other fields.
+fn read_hello(body: &[u8]) -> Result<Hello, Why> {
+    let opening: Opening = read(body)?;
+    if opening.magic != MAGIC {
+        return Err(Why::Protocol);
+    }
+    if opening.format != FORMAT {
+        return Err(Why::Format);
+    }
+    read(body)
 }
 
 #[cfg(test)]
@@ -353,16 +375,34 @@ mod tests {
         }
     }
 
+    fn greeted(body: &str) -> Result<Numbered, Why> {
+        Numbered::decode(&[&[1, 0, 0, 0, 0, 0, 0, 0, 0], body.as_bytes()].concat())
+    }
+
     #[test]
     fn what_a_newer_build_adds_is_ignored() {
-        let body = br#"{"magic":"m","format":9,"cluster":"c","process":1,"role":"oracle",
+        let body = r#"{"magic":"dormouse-mesh","format":1,"cluster":"c","process":1,"role":"oracle",
             "address":"10.0.0.1:1","listens":true,"keeps":true,"watched":"5","colour":"blue"}"#;
-        let bytes = [&[1, 0, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat();
-        let read = Numbered::decode(&bytes).unwrap();
-        let Frame::Hello(hello) = read.frame else {
+        let Frame::Hello(hello) = greeted(body).unwrap().frame else {
             panic!("a hello")
         };
-        assert_eq!((hello.role, hello.format), (Role::Other, 9));
+        assert_eq!((hello.role, hello.process), (Role::Other, 1));
+    }
+
+    #[test]
+    fn a_hello_of_another_format_is_told_from_garbage_whatever_it_has() {
+        for (body, why) in [
+            (r#"{"magic":"dormouse-mesh","format":2}"#, Why::Format),
+            (
+                r#"{"format":2,"magic":"dormouse-mesh","cluster":7,"watched":"soon"}"#,
+                Why::Format,
+            ),
+            (r#"{"magic":"gossip","format":1}"#, Why::Protocol),
+            (r#"{"magic":"dormouse-mesh","format":1}"#, Why::Garbage),
+            (r#"{"magic":"dormouse-mesh"}"#, Why::Garbage),
+        ] {
+            assert_eq!(greeted(body), Err(why), "{body}");
+        }
     }
 
     fn masked(mask: String) -> Message {

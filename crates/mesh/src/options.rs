@@ -4,6 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use crate::frame::Role;
 
+/// How long a link may be silent, unless somebody says otherwise. Who dialled says something each
+/// `sync_interval`, and hears an acknowledgement: more than half of this, and links that work are ended.
+pub const SILENCE: Duration = Duration::from_secs(4);
+
 /// What a mesh is told at its start. Start from [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,7 +41,7 @@ impl Options {
             address,
             sync_interval: Duration::from_secs(1),
             ack_timeout: Duration::from_millis(100),
-            silence: Duration::from_secs(4),
+            silence: SILENCE,
             max_said: 1 << 14,
             max_links: 512,
             max_snapshot: 4 << 20,

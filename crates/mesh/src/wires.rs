@@ -139,8 +139,10 @@ pub(crate) async fn carry(
         sleep(LAST_WORDS).await;
     };
     let why = tokio::select! {
-        why = reading(id, read, &events, &bytes) => why,
+        // What is said first is written before what cannot be read ends the link: so both sides hear why.
+        biased;
         why = writing(write, frames, &bytes) => why,
+        why = reading(id, read, &events, &bytes) => why,
         () = cut => return,
     };
     if !closing.is_cancelled() {

@@ -479,6 +479,17 @@ proptest! {
             world.watch(n, rest);
         }
         world.rounds(6);
+        // Who was late is waited for again after a while.
+        let are_waited_for = |world: &World| {
+            let mut each = world.processes.iter();
+            each.all(|p| p.core.stats().in_standing == PROCESSES - 1)
+        };
+        let mut rounds = 0;
+        while !are_waited_for(&world) {
+            rounds += 1;
+            prop_assert!(rounds < 40, "some are not waited for again");
+            world.rounds(1);
+        }
         for n in 0..PROCESSES {
             prop_assert_eq!(world.content(n), world.truth(), "{}", n);
             let stats = world.processes[n].core.stats();
@@ -571,12 +582,39 @@ fn a_process_that_does_not_acknowledge_is_waited_for_once() {
     deliver_others(&mut world);
     assert_eq!(world.processes[0].waits.len(), 0, "and not again");
     assert_eq!(world.said, 0, "and nobody says that everybody has heard");
-    // It takes what it was sent: it is one of those again.
-    world.calm();
+    // It takes what it was sent, and what comes then in time: it is one of those again.
+    world.rounds(6);
     world.write(0, 3, false);
     assert_eq!(world.processes[0].waits.len(), 1);
     world.calm();
     assert_eq!(world.said, 1);
+}
+
+#[test]
+fn a_process_that_always_acknowledges_late_is_waited_for_once_and_not_each_time_it_catches_up() {
+    let mut world = World::new(1 << 10);
+    world.rounds(2);
+    for turn in 0..50 {
+        world.write(0, turn % KEYS, false);
+        // Whatever is on its way to anybody takes longer than is waited for.
+        world.pass(Duration::from_millis(100));
+        world.pass(Duration::from_millis(50));
+        world.calm();
+        assert_eq!(world.processes[0].waits.len(), 0);
+    }
+    let counts = world.processes[0].core.stats().counts;
+    assert_eq!(counts.late, 3, "each of the others once");
+    // Over other links it is still known for that.
+    for end in world.links.keys().copied().collect::<Vec<_>>() {
+        world.cut(end);
+    }
+    world.pass(Duration::from_millis(400));
+    world.calm();
+    let stats = world.processes[0].core.stats();
+    assert_eq!((stats.dialled, stats.in_standing), (3, 0));
+    // When they keep up they are waited for again.
+    world.rounds(8);
+    assert_eq!(world.processes[0].core.stats().in_standing, 3);
 }
 
 #[test]

@@ -24,11 +24,8 @@ impl Core {
     }
 
     pub(super) fn take_hello(&mut self, id: LinkId, hello: &Hello, now: Duration) {
-        let why = if hello.magic != MAGIC {
-            Some(Why::Protocol)
-        } else if hello.format != FORMAT {
-            Some(Why::Format)
-        } else if hello.cluster != self.options.cluster {
+        // Its format is ours, or it would not have been read.
+        let why = if hello.cluster != self.options.cluster {
             Some(Why::Cluster)
         } else if hello.process == self.ground.process {
             Some(Why::Myself)
@@ -60,6 +57,9 @@ impl Core {
         let watched = hello.watched;
         if let Some(link) = self.links.get_mut(&id) {
             link.peer = Some(Peer::new(hello));
+            if let Side::Dialled(_) = side {
+                link.memory = self.memories.remove(&process).unwrap_or_default();
+            }
         }
         self.members.met(process, address, now);
         match side {

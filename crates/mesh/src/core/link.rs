@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use model::Version;
 
-use super::sync::Giving;
+use super::{standing::Memory, sync::Giving};
 use crate::frame::Hello;
 
 /// Names a link of this process; none is ever named again.
@@ -79,6 +79,7 @@ pub(super) struct Link {
     /// It was not told of what is up to this version, and has to hear of it by its own watch.
     pub(super) missed: Option<Version>,
     pub(super) in_standing: bool,
+    pub(super) memory: Memory,
     pub(super) asked: Option<Asked>,
     /// The stamp of its last answer.
     pub(super) told: Option<u64>,
@@ -101,6 +102,7 @@ impl Link {
             acked: 0,
             missed: None,
             in_standing: false,
+            memory: Memory::default(),
             asked: None,
             told: None,
             giving: None,

@@ -92,6 +92,7 @@ impl Core {
             return;
         };
         link.acked = link.acked.max(ack.next.min(link.cursor));
+        link.memory.acknowledged(now, self.options.ack_timeout);
         if let Some(peer) = &mut link.peer {
             peer.watched = ack.watched;
         }
@@ -101,17 +102,26 @@ impl Core {
 
     /// When a link loses its standing, if nothing is heard of it.
     pub(super) fn late_at(&self, link: &Link) -> Option<Duration> {
-        let owes = link.is_told() && link.in_standing && link.acked < self.ring.next();
+        let is_waited_for = link.is_told() && link.in_standing;
+        is_waited_for.then(|| self.owes_until(link)).flatten()
+    }
+
+    /// Until when it has to acknowledge what it was told.
+    fn owes_until(&self, link: &Link) -> Option<Duration> {
+        let owes = link.acked < self.ring.next();
         owes.then(|| self.ring.said_at(link.acked) + self.options.ack_timeout)
+    }
+
+    fn is_late(&self, link: &Link, now: Duration) -> bool {
+        self.owes_until(link).is_some_and(|until| now >= until)
     }
 
     fn is_in_standing(&self, link: &Link, now: Duration) -> bool {
         let lacks = link.peer.as_ref().zip(link.missed);
-        if !link.is_told() || lacks.is_some_and(|(peer, missed)| missed > peer.watched) {
+        if lacks.is_some_and(|(peer, missed)| missed > peer.watched) || self.is_late(link, now) {
             return false;
         }
-        link.acked >= self.ring.next()
-            || now < self.ring.said_at(link.acked) + self.options.ack_timeout
+        link.in_standing || link.memory.is_mended(now)
     }
 
     /// Decides who is in good standing, and which waits are over.
@@ -128,6 +138,7 @@ impl Core {
                 continue;
             }
             let stands = self.is_in_standing(link, now);
+            let is_late = link.in_standing && self.is_late(link, now);
             if link.in_standing && !stands {
                 self.counts.late += 1;
             }
@@ -136,9 +147,15 @@ impl Core {
             } else {
                 are_all_waited_for = false;
             }
-            if let Some(link) = self.links.get_mut(&id) {
-                link.in_standing = stands;
+            let Some(link) = self.links.get_mut(&id) else {
+                continue;
+            };
+            if is_late {
+                link.memory.late(now);
+            } else if stands && !link.in_standing {
+                link.memory.stands(now);
             }
+            link.in_standing = stands;
         }
         if self.waits.open.is_empty() {
             return;

@@ -155,6 +155,14 @@ async fn one_of_another_format_is_refused() {
     let mut other = hello();
     other.format = FORMAT + 1;
     is_refused_and_told_once(&[bytes(0, Frame::Hello(other))], Why::Format).await;
+    // Of which nothing else need be as it is here.
+    let body = format!(
+        r#"{{"magic":"{MAGIC}","format":{},"who":{{}}}}"#,
+        FORMAT + 1
+    );
+    let length = u32::try_from(body.len() + 9).unwrap().to_be_bytes();
+    let said = [&length[..], b"\x01\0\0\0\0\0\0\0\0", body.as_bytes()].concat();
+    is_refused_and_told_once(&[said], Why::Format).await;
 }
 
 #[tokio::test]
