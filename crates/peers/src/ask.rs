@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     frame::{DrainedQuery, Seen},
+    kin::{Kin, Stranger},
     link::{Link, Means, SILENCE},
     view::{Known, Past},
 };
@@ -31,6 +32,7 @@ pub struct Peers {
     links: Arc<Mutex<BTreeMap<SocketAddr, Arc<Link>>>>,
     past: Arc<Mutex<Past>>,
     clock: Arc<dyn Clock>,
+    kin: Kin,
 }
 
 impl Peers {
@@ -39,6 +41,7 @@ impl Peers {
     pub fn start(
         members: Members,
         identity: Identity,
+        kin: Kin,
         clock: Arc<dyn Clock>,
         entropy: Arc<Entropy>,
         tasks: &Tasks,
@@ -48,6 +51,7 @@ impl Peers {
             links: Arc::default(),
             past: Arc::default(),
             clock: Arc::clone(&clock),
+            kin,
         };
         let means = Means {
             identity,
@@ -137,6 +141,12 @@ impl Peers {
         Some(members.into_iter().filter(|one| !is_up(one)).collect())
     }
 
+    /// How often one that is listed turned out to be somebody else's, or of another version.
+    #[must_use]
+    pub fn strangers(&self) -> BTreeMap<Stranger, u64> {
+        self.kin.strangers()
+    }
+
     /// The links to all that are listed; nothing for one that has none yet.
     fn listed(&self) -> Option<Vec<Option<Arc<Link>>>> {
         let members = self.members.borrow().clone()?;
@@ -191,7 +201,11 @@ impl Keeper {
             if self.kept.contains_key(address) {
                 continue;
             }
-            let link = Arc::new(Link::new(*address, Arc::clone(&peers.past)));
+            let link = Arc::new(Link::new(
+                *address,
+                peers.kin.clone(),
+                Arc::clone(&peers.past),
+            ));
             peers.links.lock().insert(*address, Arc::clone(&link));
             let stop = self.tasks.stopping().child_token();
             self.kept.insert(*address, stop.clone());

@@ -15,11 +15,15 @@
 //! for the moment since. So who wants to act on *nobody uses it* closes the sandbox first and asks
 //! [`Peers::seen`], whose answer brings the use as of after the closing.
 //!
+//! Both sides say to which installation they belong and in which format they speak; who says otherwise, or
+//! nothing, is refused, and cannot be asked.
+//!
 //! What a gateway that is gone has seen is not forgotten: its open requests ended when it did.
 //!
 //! | Module | What it holds |
 //! |---|---|
 //! | [`frame`] | what is sent |
+//! | [`kin`] | whether both sides belong together |
 //! | [`serve`] | a gateway's side |
 //! | [`view`] | what is known of one gateway, and of those that are gone: pure |
 //! | [`link`] | the connection to one gateway |
@@ -27,11 +31,13 @@
 
 pub mod ask;
 pub mod frame;
+pub mod kin;
 mod link;
 pub mod serve;
 pub mod view;
 
 pub use ask::{Members, Peers};
 pub use frame::Used;
+pub use kin::Kin;
 pub use serve::{Desk, Front, Noted};
 pub use view::Known;

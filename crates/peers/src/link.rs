@@ -16,6 +16,7 @@ use tokio::{net::TcpStream, time::timeout};
 
 use crate::{
     frame::Frame,
+    kin::{Kin, Stranger},
     view::{Past, View},
 };
 
@@ -44,6 +45,8 @@ pub(crate) enum LinkError {
     Silent,
     #[error("the connection to it broke")]
     Broken(#[from] hyper::Error),
+    #[error(transparent)]
+    Stranger(#[from] Stranger),
     #[error("it answered {0}")]
     Status(StatusCode),
     #[error("it sent more than it may")]
@@ -62,6 +65,7 @@ pub(crate) struct Link {
     pub(crate) address: SocketAddr,
     pub(crate) view: Mutex<View>,
     sender: Mutex<Option<Sender>>,
+    kin: Kin,
     past: Arc<Mutex<Past>>,
 }
 
@@ -74,11 +78,12 @@ pub(crate) struct Means {
 }
 
 impl Link {
-    pub(crate) fn new(address: SocketAddr, past: Arc<Mutex<Past>>) -> Self {
+    pub(crate) fn new(address: SocketAddr, kin: Kin, past: Arc<Mutex<Past>>) -> Self {
         Self {
             address,
             view: Mutex::default(),
             sender: Mutex::default(),
+            kin,
             past,
         }
     }
@@ -90,13 +95,21 @@ impl Link {
     /// Keeps the connection for ever.
     pub(crate) async fn keep(&self, means: &Means) {
         let mut attempt = 0;
+        let mut told = None;
         loop {
             let Err(error) = self.once(means, &mut attempt).await;
             *self.sender.lock() = None;
             self.view.lock().cut();
             attempt += 1;
-            if attempt == 2 {
+            let is_news = match &error {
+                LinkError::Stranger(stranger) => {
+                    self.kin.meet(*stranger);
+                    told.replace(*stranger) != Some(*stranger)
+                }
                 // Said once: the first try after a connection that broke is nothing special.
+                _ => attempt == 2,
+            };
+            if is_news {
                 tracing::warn!(gateway = %self.address, %error, "a gateway cannot be asked");
             }
             tokio::time::sleep(AGAIN.delay(attempt, &means.entropy)).await;
@@ -124,10 +137,7 @@ impl Link {
             .keep_alive_while_idle(true);
         let (sender, connection) = http.handshake(TokioIo::new(stream)).await?;
         let mut connection = std::pin::pin!(connection);
-        let following = async {
-            *self.sender.lock() = Some(sender.clone());
-            self.follow(sender, means, attempt).await
-        };
+        let following = self.follow(sender, means, attempt);
         tokio::select! {
             ended = &mut connection => match ended {
                 Ok(()) => Err(LinkError::Ended),
@@ -147,9 +157,11 @@ impl Link {
         let request = self.request(Method::GET, "/v1/activity", Bytes::new())?;
         let answer = timeout(SILENCE, sender.send_request(request)).await;
         let answer = answer.map_err(|_| LinkError::Silent)??;
+        self.kin.check(answer.headers())?;
         if answer.status() != StatusCode::OK {
             return Err(LinkError::Status(answer.status()));
         }
+        *self.sender.lock() = Some(sender);
         self.view.lock().begin();
         let mut body = answer.into_body();
         let mut line = Vec::new();
@@ -187,6 +199,7 @@ impl Link {
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Bytes, LinkError> {
         let mut sender = self.sender.lock().clone().ok_or(LinkError::Down)?;
         let answer = sender.send_request(request).await?;
+        self.kin.check(answer.headers())?;
         if !answer.status().is_success() {
             return Err(LinkError::Status(answer.status()));
         }
@@ -201,11 +214,13 @@ impl Link {
         path: &str,
         body: Bytes,
     ) -> Result<Request<Full<Bytes>>, LinkError> {
-        Ok(Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("https://{}{path}", self.address))
             .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))?)
+            .body(Full::new(body))?;
+        self.kin.sign(request.headers_mut());
+        Ok(request)
     }
 }
 

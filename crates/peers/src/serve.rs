@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Query, State},
+    extract::{Query, Request, State},
     http::StatusCode,
+    middleware::{Next, from_fn_with_state},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
@@ -20,7 +21,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::frame::{DrainedQuery, Frame, Seen, SeenQuery, Used};
+use crate::{
+    frame::{DrainedQuery, Frame, Seen, SeenQuery, Used},
+    kin::{Kin, Stranger},
+};
 
 /// How often use is told.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -56,17 +60,20 @@ pub trait Front: Send + Sync + Debug {
 #[derive(Clone, Debug)]
 pub struct Desk {
     front: Arc<dyn Front>,
+    kin: Kin,
     process: u64,
     stop: CancellationToken,
     followers: Arc<watch::Sender<usize>>,
 }
 
 impl Desk {
-    /// For a gateway. `process` is a number that no other process has; streams end with `stop`.
+    /// For a gateway, which answers its kin. `process` is a number that no other process has; streams end
+    /// with `stop`.
     #[must_use]
-    pub fn new(front: Arc<dyn Front>, process: u64, stop: CancellationToken) -> Self {
+    pub fn new(front: Arc<dyn Front>, kin: Kin, process: u64, stop: CancellationToken) -> Self {
         Self {
             front,
+            kin,
             process,
             stop,
             followers: Arc::new(watch::channel(0).0),
@@ -79,14 +86,34 @@ impl Desk {
         self.followers.subscribe()
     }
 
-    /// What it serves. Who may ask is settled before: by the connection.
+    /// What it serves. Who holds the key is settled before: by the connection.
     pub fn router(self) -> Router {
         Router::new()
             .route("/v1/activity", get(activity))
             .route("/v1/seen", get(seen))
             .route("/v1/drained", post(drained))
+            .layer(from_fn_with_state(self.clone(), among_kin))
             .with_state(self)
     }
+}
+
+/// Answers nobody else's, and says whose the answer is.
+async fn among_kin(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+    let mut answer = match desk.kin.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(stranger) => {
+            if desk.kin.meet(stranger) {
+                tracing::warn!(why = %stranger, "who asks for use is refused; this is said once");
+            }
+            let status = match stranger {
+                Stranger::Format => StatusCode::BAD_REQUEST,
+                Stranger::Installation => StatusCode::MISDIRECTED_REQUEST,
+            };
+            status.into_response()
+        }
+    };
+    desk.kin.sign(answer.headers_mut());
+    answer
 }
 
 /// Counts one who follows.

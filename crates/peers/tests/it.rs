@@ -22,7 +22,7 @@ use kit::{Clock, Entropy, SystemClock, Tasks};
 use model::{Epoch, Name, Namespace, Uid, Version};
 use parking_lot::Mutex;
 use peer::{Identity, Keys};
-use peers::{Desk, Front, Known, Noted, Peers, Used, frame::Seen};
+use peers::{Desk, Front, Kin, Known, Noted, Peers, Used, frame::Seen, kin::Stranger};
 use tokio::{net::TcpListener, sync::watch};
 
 const ONE: Uid = Uid::from_random(1);
@@ -93,6 +93,16 @@ static PROCESSES: AtomicU64 = AtomicU64::new(1);
 
 /// Serves a gateway; it ends when the tasks do.
 async fn serve(front: &Arc<Pretended>, at: Option<SocketAddr>) -> (SocketAddr, Tasks) {
+    let (address, tasks, _) = serve_of(front, at, "one").await;
+    (address, tasks)
+}
+
+/// The same, of an installation.
+async fn serve_of(
+    front: &Arc<Pretended>,
+    at: Option<SocketAddr>,
+    installation: &str,
+) -> (SocketAddr, Tasks, Kin) {
     let tasks = Tasks::default();
     let listener = loop {
         let at = at.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
@@ -104,7 +114,13 @@ async fn serve(front: &Arc<Pretended>, at: Option<SocketAddr>) -> (SocketAddr, T
     };
     let address = listener.local_addr().unwrap();
     let process = PROCESSES.fetch_add(1, Ordering::Relaxed);
-    let desk = Desk::new(front.clone(), process, tasks.stopping().clone());
+    let kin = Kin::of(installation).unwrap();
+    let desk = Desk::new(
+        front.clone(),
+        kin.clone(),
+        process,
+        tasks.stopping().clone(),
+    );
     let (router, identity, group) = (desk.router(), identity(KEY), tasks.clone());
     tasks.spawn(async move {
         loop {
@@ -127,7 +143,7 @@ async fn serve(front: &Arc<Pretended>, at: Option<SocketAddr>) -> (SocketAddr, T
             });
         }
     });
-    (address, tasks)
+    (address, tasks, kin)
 }
 
 type Listed = watch::Sender<Option<BTreeSet<SocketAddr>>>;
@@ -136,7 +152,8 @@ fn ask(addresses: &[SocketAddr], key: &str, tasks: &Tasks) -> (Peers, Listed) {
     let (listed, members) = watch::channel(Some(addresses.iter().copied().collect()));
     let clock = Arc::new(SystemClock::default());
     let entropy = Arc::new(Entropy::from_os());
-    let peers = Peers::start(members, identity(key), clock, entropy, tasks);
+    let kin = Kin::of("one").unwrap();
+    let peers = Peers::start(members, identity(key), kin, clock, entropy, tasks);
     (peers, listed)
 }
 
@@ -254,4 +271,79 @@ async fn who_does_not_hold_the_key_hears_nothing() {
     .await;
     assert_eq!(stranger.known(ONE, Epoch(1)), [Known::Unknown]);
     assert!(!sees(&stranger, 0).await);
+}
+
+#[tokio::test]
+async fn a_gateway_of_another_installation_vouches_for_nothing_though_it_holds_the_key() {
+    let tasks = Tasks::default();
+    let (ours, other) = (Pretended::new(), Pretended::new());
+    other.version.send_replace(u64::MAX);
+    ours.version.send_replace(u64::MAX);
+    let (at_ours, _ours) = serve(&ours, None).await;
+    let (at_other, _other, other_kin) = serve_of(&other, None, "two").await;
+    let (peers, listed) = ask(&[at_ours, at_other], KEY, &tasks);
+    until("it is counted", || {
+        peers.strangers()[&Stranger::Installation] > 1
+    })
+    .await;
+    assert!(other_kin.strangers()[&Stranger::Installation] > 1);
+    until("ours is asked", || {
+        peers.unreachable() == Some(vec![at_other])
+    })
+    .await;
+    assert!(peers.known(ONE, Epoch(1)).contains(&Known::Unknown));
+    assert!(!sees(&peers, 1).await, "nobody knows what it goes by");
+    listed.send_replace(Some(BTreeSet::from([at_ours])));
+    until("ours is enough", || is_quiet(&peers.known(ONE, Epoch(1)))).await;
+    assert!(sees(&peers, 1).await);
+    assert_eq!(peers.strangers()[&Stranger::Format], 0);
+}
+
+#[tokio::test]
+async fn who_says_nothing_of_a_format_is_neither_answered_nor_believed() {
+    use hyper::service::Service as _;
+    let desk = Desk::new(
+        Pretended::new(),
+        Kin::of("one").unwrap(),
+        1,
+        tokio_util::sync::CancellationToken::new(),
+    );
+    let status = async |headers: &[(&str, &str)]| {
+        let mut request = http::Request::builder().uri("/v1/seen?namespace=a&name=b&version=0");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let service = TowerToHyperService::new(desk.clone().router());
+        service.call(request).await.unwrap().status().as_u16()
+    };
+    let (whose, spoken) = ("dormouse-installation", "dormouse-peers-format");
+    assert_eq!(status(&[]).await, 400);
+    assert_eq!(status(&[(whose, "one")]).await, 400);
+    assert_eq!(status(&[(whose, "one"), (spoken, "2")]).await, 400);
+    assert_eq!(status(&[(spoken, "1")]).await, 421);
+    assert_eq!(status(&[(whose, "two"), (spoken, "1")]).await, 421);
+    assert_eq!(status(&[(whose, "one"), (spoken, "1")]).await, 200);
+
+    // Nor is a gateway that says nothing of it, as one that holds the key and is something else.
+    let tasks = Tasks::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let router = axum::Router::new().fallback(|| async { "{}" });
+    let served = identity(KEY);
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(stream) = served.accept(stream).await else {
+                continue;
+            };
+            let http = auto::Builder::new(TokioExecutor::new());
+            let service = TowerToHyperService::new(router.clone());
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+        }
+    });
+    let (peers, _listed) = ask(&[at], KEY, &tasks);
+    until("it is counted", || peers.strangers()[&Stranger::Format] > 1).await;
+    assert_eq!(peers.known(ONE, Epoch(1)), [Known::Unknown]);
+    assert_eq!(peers.unreachable(), Some(vec![at]));
 }

@@ -24,7 +24,7 @@ pub(crate) mod types;
 
 use std::str::FromStr;
 
-use cluster::{Advertised, OptionalText, Places, Port};
+use cluster::{Advertised, OptionalText, PeerPeriod, Places, Port};
 use forwards::Forwards;
 use load::{Environment, Refusal, default_data_dir};
 use registry::{Choice, Hosts, Packing, Users};
@@ -245,13 +245,13 @@ settings! {
     /// addresses and ports with commas; empty for those who find it
     peer_seeds: Places = "peer.seeds", Fallback::Fixed("dormouse-peers");
     /// What the installation is called; processes of another one are not spoken to; empty for the name
-    /// of the own namespace
+    /// of the own namespace with what follows from the seal
     peer_cluster: OptionalText = "peer.cluster", Fallback::Fixed("");
-    /// How often a role asks another one what it has missed
-    peer_sync_interval: Period = "peer.sync_interval", Fallback::Fixed("1s");
+    /// How often a role asks another one what it has missed, and says that it is there; at most 2s
+    peer_sync_interval: PeerPeriod = "peer.sync_interval", Fallback::Fixed("1s");
     /// How long the API waits for another process to say that it has heard of a change; one that did not
-    /// say so is not waited for until it has caught up
-    peer_ack_timeout: Period = "peer.ack_timeout", Fallback::Fixed("100ms");
+    /// say so is not waited for until it has kept up for a while; at most 2s
+    peer_ack_timeout: PeerPeriod = "peer.ack_timeout", Fallback::Fixed("100ms");
     /// How long requests may take to finish after a signal to stop
     drain_timeout: Period = "drain_timeout", Fallback::Fixed("10s");
 }

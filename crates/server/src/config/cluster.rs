@@ -4,7 +4,10 @@ use std::{
     fmt,
     net::{IpAddr, SocketAddr},
     str::FromStr,
+    time::Duration,
 };
+
+use super::types::Period;
 
 /// A name or a path, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,38 @@ impl FromStr for Port {
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// How often processes of an installation speak, or how long they wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerPeriod(pub(crate) Duration);
+
+impl PeerPeriod {
+    const SHORTEST: Duration = Duration::from_millis(10);
+
+    /// With more, a link that works would count as silent.
+    fn longest() -> Duration {
+        mesh::options::SILENCE / 2
+    }
+}
+
+impl FromStr for PeerPeriod {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Period(period) = text.parse()?;
+        let (shortest, longest) = (Self::SHORTEST, Self::longest());
+        if (shortest..=longest).contains(&period) {
+            return Ok(Self(period));
+        }
+        let (from, to) = (Period(shortest), Period(longest));
+        Err(format!("`{text}` is not from {from} to {to}"))
+    }
+}
+
+impl fmt::Display for PeerPeriod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Period(self.0).fmt(f)
     }
 }
 
@@ -136,6 +171,16 @@ mod tests {
         }
         for bad in ["0.0.0.0", "[::]:7945", "10.0.0.1:0", "gateway", "10.0.0.1:"] {
             assert!(bad.parse::<Advertised>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn peers_speak_neither_all_the_time_nor_too_seldom_to_be_noticed() {
+        for good in ["10ms", "100ms", "1s", "2s"] {
+            assert_eq!(good.parse::<PeerPeriod>().unwrap().to_string(), good);
+        }
+        for bad in ["0s", "0ms", "9ms", "2001ms", "4s", "5m", "soon"] {
+            assert!(bad.parse::<PeerPeriod>().is_err(), "{bad}");
         }
     }
 

@@ -384,6 +384,16 @@ mod tests {
                 "api.max_connections = 0\n",
                 "FILE:1: api.max_connections: `0` is not",
             ),
+            (
+                &[],
+                "[peer]\nsync_interval = \"5s\"\n",
+                "FILE:2: peer.sync_interval: `5s` is not from 10ms to 2s",
+            ),
+            (
+                &[("DORMOUSE_PEER_ACK_TIMEOUT", "0s")],
+                "",
+                "DORMOUSE_PEER_ACK_TIMEOUT: `0s` is not from",
+            ),
             (&[], "listen = \n", "FILE:1: "),
             (
                 &[("DORMOUSE_LISTN", "x")],

@@ -4,7 +4,12 @@
 //! hear into it, replicas of the API note what they have not seen yet, and the control loop only
 //! speaks. The store stays the truth; see [`mesh`].
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use auth::Seal;
@@ -12,6 +17,7 @@ use kit::Tasks;
 use mesh::{Book, Heard, Means, Mesh, Options, Role, Seeds, Stats};
 use model::Version;
 use peer::Identity;
+use peers::{Kin, kin::Stranger};
 use routes::Message;
 use tokio::{
     net::{TcpListener, lookup_host},
@@ -180,6 +186,24 @@ fn cluster(settings: &Settings, ground: &Ground) -> anyhow::Result<String> {
     }
     let seal = ground::seal(settings)?;
     Ok(called(&seal, ground.cluster.namespace()))
+}
+
+/// Those who belong to it, for whom gateways answer.
+pub(super) fn kin(settings: &Settings, ground: &Ground) -> anyhow::Result<Kin> {
+    Kin::of(&cluster(settings, ground)?).context("use peer.cluster")
+}
+
+/// Who was taken for a process of this installation, and is not.
+pub(super) fn stranger_lines(page: &mut Page, strangers: &BTreeMap<Stranger, u64>) {
+    let name = "dormouse_peers_refused_total";
+    page.family(
+        name,
+        "counter",
+        "Questions of use that were not exchanged, because the other side is of another installation or version",
+    );
+    for (stranger, count) in strangers {
+        page.line(name, &[("why", stranger.label())], *count);
+    }
 }
 
 fn called(seal: &Seal, namespace: &str) -> String {

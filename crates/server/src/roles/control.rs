@@ -186,7 +186,7 @@ async fn start(
         };
         ensure_base(&**store, spec).await?;
     }
-    let peers = ground.gateways(settings, tasks)?;
+    let peers = ground.gateways(settings, company::kin(settings, ground)?, tasks)?;
     let gateways = Arc::new(FarGateways(peers.clone()));
     let engine = Engine::of_cluster(
         settings,
@@ -234,4 +234,5 @@ fn gateway_lines(page: &mut Page, gateways: &Peers) {
     if let Some(away) = gateways.unreachable() {
         page.line(name, &[], away.len());
     }
+    company::stranger_lines(page, &gateways.strangers());
 }

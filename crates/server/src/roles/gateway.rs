@@ -93,7 +93,9 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         written: Arc::clone(&written),
         table: Arc::clone(&table),
     };
-    let desk = Desk::new(Arc::new(near), entropy.u64(), peering.stopping().clone());
+    let kin = company::kin(settings, &ground)?;
+    let stop_telling = peering.stopping().clone();
+    let desk = Desk::new(Arc::new(near), kin.clone(), entropy.u64(), stop_telling);
     let followers = desk.followers();
     peering.spawn(listener::serve_peers(
         peer_listener,
@@ -162,6 +164,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         }
         gateway_lines(page, &counters.snapshot());
         company::lines(page, &mesh.stats());
+        company::stranger_lines(page, &kin.strangers());
         if let Some(seen) = &envoys {
             ext_proc::lines(page, seen);
         }

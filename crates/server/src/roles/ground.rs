@@ -10,7 +10,7 @@ use auth::Seal;
 use cluster_kube::Cluster;
 use kit::{Clock, Entropy, SystemClock, Tasks};
 use peer::{Identity, NodeIdentity};
-use peers::{Members, Peers};
+use peers::{Kin, Members, Peers};
 use sha2::{Digest as _, Sha256};
 use store::Store;
 use store_kube::{KubeStore, crds, proof::Vouch};
@@ -131,7 +131,12 @@ impl Ground {
     ///
     /// # Errors
     /// If the peer key cannot be had.
-    pub(crate) fn gateways(&self, settings: &Settings, tasks: &Tasks) -> anyhow::Result<Peers> {
+    pub(crate) fn gateways(
+        &self,
+        settings: &Settings,
+        kin: Kin,
+        tasks: &Tasks,
+    ) -> anyhow::Result<Peers> {
         let members = match &settings.kubernetes_gateways {
             Places::None => fixed(BTreeSet::new()),
             Places::Fixed(addresses) => fixed(addresses.iter().copied().collect()),
@@ -139,7 +144,7 @@ impl Ground {
         };
         let identity = identity(settings)?;
         let (clock, entropy) = (self.clock.clone(), self.entropy.clone());
-        Ok(Peers::start(members, identity, clock, entropy, tasks))
+        Ok(Peers::start(members, identity, kin, clock, entropy, tasks))
     }
 }
 
