@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use model::{Epoch, Uid};
+use model::{Epoch, Uid, Version};
 use parking_lot::Mutex;
 use routes::{Route, WakeError};
 use tokio::sync::oneshot;
@@ -39,6 +39,8 @@ struct Flight {
     team: Team,
     seats: Seats,
     news: Arc<News>,
+    /// The newest version at which anybody who came saw it asleep.
+    asleep: Version,
 }
 
 /// A seat that was taken.
@@ -55,11 +57,12 @@ impl Board {
         self.parked
     }
 
-    /// Takes a seat, or says why there is none.
+    /// Takes a seat for who saw it asleep at a version, or says why there is none.
     pub(crate) fn seat(
         &mut self,
         delivery: Delivery,
         team: &Team,
+        asleep: Version,
         options: &Options,
     ) -> Result<Seated, WakeError> {
         let flight = self.flights.get(&delivery);
@@ -78,7 +81,9 @@ impl Board {
             team: team.clone(),
             seats: Seats::new(),
             news: Arc::default(),
+            asleep,
         });
+        flight.asleep = flight.asleep.max(asleep);
         flight.seats.insert(self.next_seat, sender);
         Ok(Seated {
             number: self.next_seat,
@@ -91,6 +96,13 @@ impl Board {
     pub(crate) fn news(&self, delivery: Delivery) -> Option<Arc<News>> {
         let flight = self.flights.get(&delivery)?;
         Some(Arc::clone(&flight.news))
+    }
+
+    /// A delivery as it ran later than anybody who came for it saw it asleep, if that was told.
+    pub(crate) fn ran_since(&self, delivery: Delivery) -> Option<Arc<Route>> {
+        let flight = self.flights.get(&delivery)?;
+        let told = flight.news.newest()?;
+        (told.version > flight.asleep).then_some(told)
     }
 
     /// Takes a seat from the team that has most, if that leaves it with no fewer than this one.
@@ -177,26 +189,23 @@ mod tests {
             ..Options::default()
         };
         let mut board = Board::default();
+        let seat = |board: &mut Board, sandbox, team: &Team| {
+            board.seat(delivery(sandbox), team, Version::from_u64(1), &options)
+        };
         let mut seats = Vec::new();
         for sandbox in [1, 1, 1, 2] {
-            seats.push(board.seat(delivery(sandbox), &stormed, &options).unwrap());
+            seats.push(seat(&mut board, sandbox, &stormed).unwrap());
         }
-        assert_eq!(
-            board.seat(delivery(3), &stormed, &options).unwrap_err(),
-            TOO_MANY
-        );
+        assert_eq!(seat(&mut board, 3, &stormed).unwrap_err(), TOO_MANY);
         for _ in 0..2 {
-            board.seat(delivery(9), &calm, &options).unwrap();
+            seat(&mut board, 9, &calm).unwrap();
         }
         // The newest of its fullest sandbox went.
         let told = |at: usize, seats: &mut Vec<Seated>| seats[at].answer.try_recv().ok();
         assert_eq!(told(2, &mut seats), Some(Err(TOO_MANY)));
         assert_eq!(told(1, &mut seats), Some(Err(TOO_MANY)));
         assert!(told(0, &mut seats).is_none() && told(3, &mut seats).is_none());
-        assert_eq!(
-            board.seat(delivery(9), &calm, &options).unwrap_err(),
-            TOO_MANY
-        );
+        assert_eq!(seat(&mut board, 9, &calm).unwrap_err(), TOO_MANY);
         assert_eq!(board.parked(), 4);
         board.clear(delivery(1));
         board.clear(delivery(2));

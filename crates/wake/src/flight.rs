@@ -59,6 +59,17 @@ struct Intended {
     woken: u32,
 }
 
+/// How an attempt to write the intent ended.
+#[derive(Debug)]
+enum Attempt {
+    /// It is written, or was already.
+    Intended(Intended),
+    /// Another writer was first.
+    Lost,
+    /// It has run since those who wait saw it asleep: nothing is wanted of it any more.
+    Ran(Arc<Route>),
+}
+
 /// How long a flight that ended well waited.
 #[derive(Clone, Copy, Debug)]
 struct Flown {
@@ -144,6 +155,8 @@ impl Flights {
     }
 
     /// Tells of a route that another process has written, which may be long before it is seen here.
+    /// Whoever goes on by such a route instead of waiting says so first: else the flight that it began
+    /// would take what comes after, its owner's pause, for the sleep that it is to end.
     pub fn heard(&self, route: &Arc<Route>) {
         if route.state == State::Running {
             let news = self.0.board.lock().news((route.uid, route.epoch));
@@ -165,7 +178,7 @@ impl Flights {
             return Err(WakeError::NotFound);
         }
         let delivery = (route.uid, route.epoch);
-        let seated = inner.take_seat(delivery, &route.owner)?;
+        let seated = inner.take_seat(delivery, route)?;
         let ticket = Ticket {
             board: &inner.board,
             delivery,
@@ -178,7 +191,7 @@ impl Flights {
             self.0.tasks.spawn(async move {
                 let flown = inner.fly(&key, delivery, &team, &news).await;
                 let (outcome, flown) = match flown {
-                    Ok((route, flown)) => (Ok(route), Some(flown)),
+                    Ok((route, flown)) => (Ok(route), flown),
                     Err(error) => (Err(error), None),
                 };
                 inner.land(delivery, &outcome);
@@ -214,8 +227,9 @@ impl Flights {
 }
 
 impl Inner {
-    fn take_seat(&self, delivery: Delivery, team: &Team) -> Result<Seated, WakeError> {
-        self.board.lock().seat(delivery, team, &self.options)
+    fn take_seat(&self, delivery: Delivery, route: &Route) -> Result<Seated, WakeError> {
+        let (mut board, options) = (self.board.lock(), &self.options);
+        board.seat(delivery, &route.owner, route.version, options)
     }
 
     /// Tells everybody who waits, in the order in which they came.
@@ -233,7 +247,7 @@ impl Inner {
         delivery: Delivery,
         team: &Team,
         news: &News,
-    ) -> Result<(Arc<Route>, Flown), WakeError> {
+    ) -> Result<(Arc<Route>, Option<Flown>), WakeError> {
         let deadline = Instant::now() + self.options.timeout;
         let flown = timeout_at(deadline, async {
             let began = self.clock.monotonic();
@@ -242,8 +256,10 @@ impl Inner {
             let mut tried = false;
             loop {
                 let asked = self.clock.monotonic();
-                let Some(intended) = self.intend(key, delivery, tried).await? else {
-                    continue;
+                let intended = match self.intend(key, delivery, tried).await? {
+                    Attempt::Intended(intended) => intended,
+                    Attempt::Lost => continue,
+                    Attempt::Ran(route) => return Ok((route, None)),
                 };
                 tried = true;
                 let written = self.clock.monotonic();
@@ -261,7 +277,7 @@ impl Inner {
                         store: written.saturating_sub(asked),
                         awake: self.since(written),
                     };
-                    return Ok((route, flown));
+                    return Ok((route, Some(flown)));
                 }
             }
         });
@@ -297,13 +313,13 @@ impl Inner {
     }
 
     /// Writes that the sandbox should be awake, and until when. Answers the version from which on
-    /// an observation is an answer to that; nothing if another writer was first.
+    /// an observation is an answer to that.
     async fn intend(
         &self,
         key: &Key,
         delivery: Delivery,
         tried: bool,
-    ) -> Result<Option<Intended>, WakeError> {
+    ) -> Result<Attempt, WakeError> {
         let sandbox = match self.store.find::<SandboxSpec>(key).await {
             Ok(Some(sandbox)) => sandbox,
             Ok(None) => return Err(WakeError::NotFound),
@@ -318,13 +334,17 @@ impl Inner {
                 None => Rung::Freeze,
             };
             let woken = sandbox.status.sleeps.woken;
-            Some(Intended { since, from, woken })
+            Attempt::Intended(Intended { since, from, woken })
         };
         // Its deadline stands still while it sleeps.
         match admit(Request::Resume, Standing::of(&sandbox, false)) {
             Verdict::Already => return Ok(intended(sandbox.version())),
             Verdict::Denied(_) => return Err(WakeError::NotFound),
             Verdict::Do | Verdict::Deferred(_) => {}
+        }
+        // After it was read: who goes on tells first, and only then is it put to sleep again.
+        if let Some(route) = self.board.lock().ran_since(delivery) {
+            return Ok(Attempt::Ran(route));
         }
         if tried && gave_up(&sandbox) {
             return Err(WakeError::Failed);
@@ -349,7 +369,7 @@ impl Inner {
                 reserved.written(written.version());
                 Ok(intended(written.version()))
             }
-            Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => Ok(None),
+            Err(StoreError::Conflict { .. } | StoreError::OtherUid { .. }) => Ok(Attempt::Lost),
             Err(StoreError::NotFound(_)) => Err(WakeError::NotFound),
             Err(error) => Err(failed(key, &error)),
         }

@@ -41,11 +41,14 @@ impl News {
         self.came.notify_one();
     }
 
+    pub(crate) fn newest(&self) -> Option<Arc<Route>> {
+        self.newest.lock().clone()
+    }
+
     /// Waits for what was seen at this version or later.
     pub(crate) async fn since(&self, version: Version) -> Arc<Route> {
         loop {
-            let newest = self.newest.lock().clone();
-            if let Some(route) = newest.filter(|route| route.version >= version) {
+            if let Some(route) = self.newest().filter(|route| route.version >= version) {
                 return route;
             }
             self.came.notified().await;

@@ -96,7 +96,13 @@ impl gateway::Wake for FarWaker {
         tokio::select! {
             biased;
             outcome = waking => outcome,
-            shown = self.shown(route) => Ok(shown),
+            shown = self.shown(route) => {
+                // Nobody waits for the flight any more, and nobody may be woken by it.
+                if let Some(flights) = self.flights.get() {
+                    flights.heard(&shown);
+                }
+                Ok(shown)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is told of a sandbox before its record says it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use model::{
@@ -8,6 +8,7 @@ use model::{
     lifecycle::{Phase, Traffic},
     sandbox::DesiredState,
 };
+use routes::Route;
 use runtime::fake::{Call, CallFault};
 use store::{StoreExt as _, memory::WriteFault};
 use tokio::time::Instant;
@@ -133,4 +134,28 @@ async fn one_that_is_put_to_sleep_again_before_its_record_says_awake_sleeps() {
         world.runtime.truth()[&sandbox.uid()].facts.state,
         runtime::WorkloadState::Frozen
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flight_that_others_overtook_leaves_the_next_pause_alone() {
+    let world = World::new().await;
+    let (sandbox, asleep) = world.asleep(|_| {}).await;
+    let flights = world.flights(Options::default());
+    let mut waiting = Box::pin(flights.wake(&asleep, soon()));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    // Before its flight looks, another process has woken it; the request goes on by what that told.
+    world.wants(&sandbox, DesiredState::Running).await;
+    let running = awake(&world, &sandbox).await;
+    flights.heard(&Arc::new(Route::of(&running).unwrap()));
+    drop(waiting);
+    // Its owner is through and puts it to sleep.
+    world.wants(&sandbox, DesiredState::Paused).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let now = world.read(&sandbox).await;
+    assert_eq!(now.spec.desired_state, DesiredState::Paused);
+    assert_eq!(now.status.phase, Phase::Paused);
+    // Who comes now has seen it asleep later, and wakes it.
+    let asleep = Route::of(&now).unwrap();
+    let woken = flights.wake(&asleep, soon()).await.unwrap();
+    assert_eq!(woken.state, Traffic::Running);
 }
