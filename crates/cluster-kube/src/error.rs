@@ -6,6 +6,7 @@
 
 use std::error::Error as StdError;
 
+use hyper_util::client::legacy::Error as Client;
 use kube::core::Status;
 use thiserror::Error;
 
@@ -177,17 +178,32 @@ impl ClusterError {
 
 /// Whether a request failed before any of it was sent.
 fn is_before_sending(error: &(dyn StdError + 'static)) -> bool {
+    on_the_way(error).is_some_and(Client::is_connect)
+}
+
+/// Whether a request failed because the connection was lost that it was on.
+pub(crate) fn is_cut_off(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Service(error) => {
+            on_the_way(error.as_ref()).is_some_and(|error| !error.is_connect())
+        }
+        _ => false,
+    }
+}
+
+/// What went wrong between here and the API server.
+fn on_the_way<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Client> {
     let mut at = Some(error);
     while let Some(error) = at {
         if error.is::<Silence>() {
-            return false;
+            return None;
         }
-        if let Some(client) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            return client.is_connect();
+        if let Some(client) = error.downcast_ref() {
+            return Some(client);
         }
         at = error.source();
     }
-    false
+    None
 }
 
 #[cfg(test)]

@@ -6,23 +6,25 @@
 //! where only so many requests are on their way at once: claims are not throttled behind it.
 //!
 //! A request that the API server has too many of (429) was not looked at, so it is sent again after
-//! the time that the answer names. Nothing else is repeated: a write that failed in any other way
-//! may have happened.
+//! the time that the answer names. One that only reads and whose connection was lost is sent once
+//! more, over a fresh one. Nothing else is repeated: a write that failed in any other way may have
+//! happened.
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use http::{Method, Request, Response, StatusCode, header::RETRY_AFTER};
 use kit::{Backoff, Entropy};
 use kube::{Client, client::Body};
 use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
 use tower::BoxError;
 
-use crate::counts::Counts;
+use crate::{connection::Fresh, counts::Counts, error::is_cut_off};
 
 /// Most requests of the background that are on their way at once.
 const BACKGROUND: usize = 32;
-/// An API server that says nothing for this long is taken for dead. Its own limit is a minute.
+/// An API server that does not answer for this long is given up on, alive as it may be: its own limit is
+/// a minute. Of connections that are dead the request knows long before.
 const PATIENCE: Duration = Duration::from_secs(65);
 /// How often a request is sent again because there were too many.
 const RESENDS: u32 = 6;
@@ -71,7 +73,6 @@ impl Road {
             async move { road.send(lane, request).await }
         });
         Client::new(service, self.client.default_namespace())
-            .with_valid_until(*self.client.valid_until())
     }
 
     async fn send(&self, lane: Lane, request: Request<Body>) -> Result<Response<Body>, BoxError> {
@@ -82,21 +83,26 @@ impl Road {
             Lane::Background | Lane::Foreground => None,
         };
         let mut request = request;
-        let mut resends = 0;
+        let reads = request.method() == Method::GET;
+        let (mut resends, mut is_fresh) = (0, false);
         loop {
             let again = copy(&request);
             self.counts.note(&request);
             let answer = timeout(PATIENCE, self.client.send(request)).await;
-            let answer = answer.map_err(|_| Silence)??;
-            match again {
-                Some(again)
+            match (answer.map_err(|_| Silence)?, again) {
+                (Ok(answer), Some(again))
                     if answer.status() == StatusCode::TOO_MANY_REQUESTS && resends < RESENDS =>
                 {
                     resends += 1;
                     tokio::time::sleep(self.wait_before(resends, &answer)).await;
                     request = again;
                 }
-                _ => return Ok(answer),
+                (Err(error), Some(mut again)) if reads && !is_fresh && is_cut_off(&error) => {
+                    is_fresh = true;
+                    again.extensions_mut().insert(Fresh);
+                    request = again;
+                }
+                (answer, _) => return Ok(answer?),
             }
         }
     }

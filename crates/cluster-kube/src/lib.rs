@@ -2,13 +2,15 @@
 //!
 //! The server holds a [`Cluster`] and gives it to the adapters; only they look inside. Every request
 //! passes a lane (`lane`), where it is counted (`counts`), bounded in time, and waits where the API
-//! server says so; [`ClusterError`] tells what a failure means.
+//! server says so, and goes over a connection that is noticed when it is dead (`connection`);
+//! [`ClusterError`] tells what a failure means.
 
 pub mod endpoints;
 pub mod events;
 pub mod install;
 pub mod lease;
 
+mod connection;
 mod counts;
 mod error;
 mod lane;
@@ -77,17 +79,14 @@ impl Cluster {
     ///
     /// # Errors
     /// If its certificates or credentials cannot be used.
-    pub fn of(mut config: Config) -> Result<Self, ClusterError> {
-        // Writes whose outcome is doubtful must not be repeated behind the caller's back.
-        config.default_retry = false;
-        let namespace = config.default_namespace.as_str().into();
+    pub fn of(config: Config) -> Result<Self, ClusterError> {
         let counts = Arc::<Counts>::default();
-        let road = Road::new(Client::try_from(config)?, Arc::clone(&counts));
+        let road = Road::new(connection::open(&config)?, Arc::clone(&counts));
         Ok(Self {
             client: road.lane(Lane::Foreground),
             background: road.lane(Lane::Background),
             counts,
-            namespace,
+            namespace: config.default_namespace.into(),
         })
     }
 

@@ -53,8 +53,11 @@ use crate::{
 const LONG: Duration = Duration::from_secs(290);
 /// A watch that is opened for a bookmark ends after this time.
 const SHORT: Duration = Duration::from_secs(3);
-/// Past its end a watch that says nothing is taken for dead.
+/// Past its end a watch is taken for dead.
 const GRACE: Duration = Duration::from_secs(15);
+/// An API server says something once a minute. A watch that hears nothing for longer is opened again:
+/// a proxy may hold on to it and have nobody behind it. A connection that is dead ends by itself.
+const SILENT: Duration = Duration::from_secs(90);
 /// How long a watch may be behind what this process wrote before it asks for a bookmark.
 const BEHIND: Duration = Duration::from_millis(150);
 /// The shortest time between two such requests, while others keep writing.
@@ -250,6 +253,8 @@ pub(crate) struct Stream {
     /// Whether anything came.
     heard: bool,
     opened: Instant,
+    /// When something came last.
+    heard_at: Instant,
     dead_at: Instant,
     after: Version,
 }
@@ -315,6 +320,7 @@ impl Stream {
             over: false,
             heard: false,
             opened,
+            heard_at: opened,
             dead_at: opened + time + GRACE,
             after,
         })
@@ -340,13 +346,15 @@ impl Stream {
     /// Waits until there is a whole line, or the end of the stream. Cancelling the wait loses nothing.
     async fn wait(&mut self) -> Result<(), StoreError> {
         while !self.over && self.line_end().is_none() {
+            let dead_at = self.dead_at.min(self.heard_at + SILENT);
             let frame = tokio::select! {
                 biased;
                 frame = self.body.frame() => frame,
-                () = tokio::time::sleep_until(self.dead_at) => None,
+                () = tokio::time::sleep_until(dead_at) => None,
             };
             match frame {
                 Some(Ok(frame)) => {
+                    self.heard_at = Instant::now();
                     if let Ok(data) = frame.into_data() {
                         self.read.extend_from_slice(&data);
                     }

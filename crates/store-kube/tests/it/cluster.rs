@@ -49,7 +49,21 @@ impl Lab {
 
     /// A stand-in, for tests of what only it can do.
     pub(crate) async fn standin() -> Self {
-        let standin = Standin::start(options()).await.unwrap();
+        Self::standin_with(options()).await
+    }
+
+    /// A stand-in at this port.
+    pub(crate) async fn standin_at(port: u16) -> Self {
+        let address = ([127, 0, 0, 1], port).into();
+        Self::standin_with(Options {
+            address,
+            ..options()
+        })
+        .await
+    }
+
+    async fn standin_with(options: Options) -> Self {
+        let standin = Standin::start(options).await.unwrap();
         let lab = Self {
             config: config(Kubeconfig::from_yaml(&standin.kubeconfig()).unwrap()).await,
             _turn: None,

@@ -17,13 +17,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::cluster::{GROUP, Lab, store_of};
 
-fn sandbox(name: &str) -> Sandbox {
+pub(crate) fn sandbox(name: &str) -> Sandbox {
     let namespace = Namespace::new("team").unwrap();
     let metadata = Metadata::new(Some(namespace), Name::new(name).unwrap());
     Object::new(metadata, SandboxSpec::default())
 }
 
-async fn next_change(watch: &mut dyn Watch) -> Result<WatchEvent, StoreError> {
+pub(crate) async fn next_change(watch: &mut dyn Watch) -> Result<WatchEvent, StoreError> {
     loop {
         let next = timeout(Duration::from_secs(30), watch.next()).await;
         match next.expect("nothing was seen")? {
@@ -33,7 +33,7 @@ async fn next_change(watch: &mut dyn Watch) -> Result<WatchEvent, StoreError> {
     }
 }
 
-async fn watch_from_now(store: &dyn Store) -> Box<dyn Watch> {
+pub(crate) async fn watch_from_now(store: &dyn Store) -> Box<dyn Watch> {
     let query = Query::kind(SandboxSpec::KIND);
     let version = store.list(&query).await.unwrap().version;
     store

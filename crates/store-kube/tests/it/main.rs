@@ -11,3 +11,4 @@ mod costs;
 mod definitions;
 mod faults;
 mod proofs;
+mod silence;
