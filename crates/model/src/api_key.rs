@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    KindName, StringMap,
+    KindName, StringMap, limits,
     meta::{Condition, Object, Spec, is_default},
     team::Quotas,
 };
@@ -32,6 +32,7 @@ pub const SHOWN_LAST: usize = 4;
 #[serde(rename_all = "camelCase")]
 pub struct ApiKeySpec {
     /// What people call it.
+    #[schemars(length(max = limits::TITLE))]
     pub display_name: Box<str>,
     /// SHA-256 of the key.
     pub hash: KeyHash,
@@ -40,6 +41,7 @@ pub struct ApiKeySpec {
     pub mask: Mask,
     /// The person who uses it; what is made with it is that person's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::PERSON))]
     pub user: Option<Box<str>>,
     /// The most that may be had with this key at a time, within what its team may have.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -113,9 +115,11 @@ impl JsonSchema for KeyHash {
 pub struct Mask {
     /// Its first digits.
     #[serde(skip_serializing_if = "str::is_empty")]
+    #[schemars(length(max = SHOWN_FIRST))]
     pub first: Box<str>,
     /// Its last digits.
     #[serde(skip_serializing_if = "str::is_empty")]
+    #[schemars(length(max = SHOWN_LAST))]
     pub last: Box<str>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Timestamp, meta::is_default};
+use crate::{Timestamp, limits, meta::is_default};
 
 /// How a pool follows demand, between its `minIdle` and its `maxIdle`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +24,7 @@ pub struct Autoscale {
     pub down_cooldown_seconds: u32,
     /// Times at which at least so many are kept idle, whatever the demand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::SCHEDULES))]
     pub schedules: Vec<Schedule>,
 }
 
@@ -63,9 +64,11 @@ impl Default for ClaimRate {
 #[serde(rename_all = "camelCase")]
 pub struct Schedule {
     /// When it begins, as five fields of a crontab: minute, hour, day, month, weekday.
+    #[schemars(length(max = limits::CRON))]
     pub cron: Box<str>,
     /// The time zone of those, as `Europe/Berlin`; UTC if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::TIME_ZONE))]
     pub time_zone: Option<Box<str>>,
     /// How long it lasts.
     pub duration_seconds: u32,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Generation, KindName, Name, StringMap, Timestamp,
     event::Warning,
+    limits,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{NetworkPolicy, Timeouts},
 };
@@ -24,12 +25,15 @@ pub struct ClaimSpec {
     pub count: u32,
     /// Environment of each.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::VARIABLE }>)]
     pub env: StringMap,
     /// Images by container, where they differ from the pool's.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PINNED_IMAGE }>)]
     pub images: StringMap,
     /// Metadata of each.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PAIRS }>)]
     pub metadata: StringMap,
     /// What each may reach, and who may reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

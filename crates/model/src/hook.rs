@@ -8,7 +8,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{StringMap, meta::is_default};
+use crate::{StringMap, limits, meta::is_default};
 
 /// One hook: a command, or a request. Exactly one of `exec` and `http` is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +16,7 @@ use crate::{StringMap, meta::is_default};
 pub struct Hook {
     /// What it is called in errors and events. Of two with the same name that of the sandbox or its
     /// pool counts, not that of the template.
+    #[schemars(length(max = limits::NAME))]
     pub name: Box<str>,
     /// A command that is run inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,15 +66,19 @@ impl Hook {
 #[serde(rename_all = "camelCase")]
 pub struct ExecHook {
     /// A program and its arguments.
+    #[schemars(length(max = limits::WORDS), inner(length(max = limits::WORD)))]
     pub command: Vec<Box<str>>,
     /// Who runs it; absent means who runs the sandbox's other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::USER))]
     pub user: Option<Box<str>>,
     /// Where it runs; absent means where other commands do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::PATH))]
     pub workdir: Option<Box<str>>,
     /// Its environment, besides the sandbox's.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::VARIABLE }>)]
     pub env: StringMap,
 }
 
@@ -86,15 +91,18 @@ pub struct HttpHook {
     pub port: u16,
     /// The path, with a query if there is one.
     #[serde(default = "root")]
+    #[schemars(length(max = limits::PATH))]
     pub path: Box<str>,
     /// The method.
     #[serde(default, skip_serializing_if = "is_default")]
     pub method: HookMethod,
     /// Headers.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::HEADER }>)]
     pub headers: StringMap,
     /// The body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::BODY))]
     pub body: Option<Box<str>>,
 }
 

@@ -34,6 +34,7 @@ pub mod ids;
 pub mod kinds;
 pub mod level;
 pub mod lifecycle;
+mod limits;
 pub mod map;
 pub mod meta;
 pub mod pool;

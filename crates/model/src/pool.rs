@@ -10,6 +10,7 @@ use crate::{
     autoscale::{Autoscale, AutoscaleStatus},
     event::Warning,
     hook::Hook,
+    limits,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{Resources, Timeouts},
     template::ImagePullPolicy,
@@ -44,6 +45,7 @@ pub struct PoolSpec {
     /// Images its members idle on, by container, in place of the template's. The template's are put
     /// in their place for whoever claims one, unless the claim names others.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PINNED_IMAGE }>)]
     pub idle_images: StringMap,
     /// When images of its members are pulled, in place of what the template says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,6 +70,7 @@ pub struct PoolSpec {
     pub queue: QueuePolicy,
     /// Labels and annotations of the template that its members do not get, by key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::LABEL_KEYS), inner(length(max = limits::LABEL_KEY)))]
     pub ignore_template_keys: Vec<Box<str>>,
     /// What is done inside a member before who claimed it hears of it, besides what the template
     /// says.

@@ -9,6 +9,7 @@ use crate::{
     event::Warning,
     hook::Hook,
     lifecycle::{OperationKind, Phase},
+    limits,
     meta::{Condition, Object, Spec, is_default},
     snapshot::Origin,
     template::ImagePullPolicy,
@@ -43,15 +44,18 @@ pub struct SandboxSpec {
     pub pool: Option<Name>,
     /// Image of each container, by the container's name; absent ones come from the template.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PINNED_IMAGE }>)]
     pub images: StringMap,
     /// Images that a member of a pool has while nobody owns it, by container.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PINNED_IMAGE }>)]
     pub idle_images: StringMap,
     /// When images are pulled; absent means as the pool or the template says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
     /// Environment given to every process.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::VARIABLE }>)]
     pub env: StringMap,
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +83,7 @@ pub struct SandboxSpec {
     pub access: Option<Box<Access>>,
     /// Free pairs of the owner's.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::PAIRS }>)]
     pub metadata: StringMap,
     /// Whose it is; a pool member without one can be claimed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,6 +170,7 @@ pub struct Owner {
     pub team: Namespace,
     /// The person within the team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::PERSON))]
     pub user: Option<Box<str>>,
     /// The key it was made or claimed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -276,6 +282,7 @@ pub struct PausePolicy {
     pub snapshot_type: SnapshotType,
     /// Registry to which its layer is pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::REGISTRY))]
     pub snapshot_registry: Option<Box<str>>,
     /// Name of the secret for pushing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -310,15 +317,18 @@ pub struct NetworkPolicy {
     pub internet_access: Option<bool>,
     /// Addresses, CIDR blocks and domains that may be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::NETWORK_ENTRIES), inner(length(max = limits::DOMAIN)))]
     pub allow_out: Vec<Box<str>>,
     /// Addresses and CIDR blocks that may not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::NETWORK_ENTRIES), inner(length(max = limits::BLOCK)))]
     pub deny_out: Vec<Box<str>>,
     /// Whether its ports answer without a traffic token; absent means yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_public_traffic: Option<bool>,
     /// The `Host` that requests to its ports are given, with `${PORT}` for the port.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::HOST))]
     pub mask_request_host: Option<Box<str>>,
 }
 
@@ -329,12 +339,14 @@ pub struct NetworkPolicy {
 pub struct Access {
     /// SHA-256 of the token that the agent's port demands, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::SHA256))]
     pub agent_token: Option<Box<str>>,
     /// Whether the agent's port asks for no token.
     #[serde(skip_serializing_if = "is_default")]
     pub agent_is_open: bool,
     /// SHA-256 of the token that other ports demand where public traffic is off.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::SHA256))]
     pub traffic_token: Option<Box<str>>,
 }
 

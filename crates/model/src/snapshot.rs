@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, Epoch, Generation, KindName, Name, SandboxId, StringMap, Timestamp, Uid,
+    Digest, Epoch, Generation, KindName, Name, SandboxId, StringMap, Timestamp, Uid, limits,
     meta::{Condition, Object, Spec, is_default},
     sandbox::Resources,
     template::ImagePullPolicy,
@@ -31,12 +31,14 @@ pub struct SnapshotSpec {
     pub sandbox_id: Option<SandboxId>,
     /// What people call it, as `name:tag`. The newest one that is ready is what an alias means.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::ALIAS))]
     pub alias: Option<Box<str>>,
     /// Seconds after which it is deleted; absent keeps it until somebody deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after_seconds: Option<u32>,
     /// Registry to push to; absent keeps it on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::REGISTRY))]
     pub registry: Option<Box<str>>,
 }
 

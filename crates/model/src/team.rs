@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    KindName,
+    KindName, limits,
     meta::{Condition, Object, Spec, is_default},
 };
 
@@ -21,6 +21,7 @@ pub type Team = Object<TeamSpec>;
 pub struct TeamSpec {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::TITLE))]
     pub display_name: Option<Box<str>>,
     /// The most it may have at a time, all its keys together.
     #[serde(skip_serializing_if = "is_default")]
@@ -30,6 +31,7 @@ pub struct TeamSpec {
     pub limits: Limits,
     /// Public keys with which its people log in to its sandboxes over SSH.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::SSH_KEYS))]
     pub ssh_keys: Vec<SshKey>,
 }
 
@@ -43,9 +45,11 @@ impl Spec for TeamSpec {
 #[serde(rename_all = "camelCase")]
 pub struct SshKey {
     /// What people call it. No two keys of a team have one name.
+    #[schemars(length(max = limits::TITLE))]
     pub name: Box<str>,
     /// The key as in a file `.pub`, without the comment: its algorithm, a space, and its bytes in
     /// base64.
+    #[schemars(length(max = limits::SSH_KEY))]
     pub key: Box<str>,
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Generation, KindName, Name, Namespace, StringMap, Timestamp, Uid,
     hook::Hook,
+    limits,
     meta::{Condition, Object, Spec, is_default},
     sandbox::{PausePolicy, Resources},
     snapshot::DEFAULT_TAG,
@@ -19,6 +20,7 @@ pub type SandboxTemplate = Object<TemplateSpec>;
 #[serde(rename_all = "camelCase")]
 pub struct TemplateSpec {
     /// The image of the main container.
+    #[schemars(length(max = limits::PINNED_IMAGE))]
     pub image: Box<str>,
     /// When the image is pulled.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -31,9 +33,11 @@ pub struct TemplateSpec {
     pub sudo: bool,
     /// Command started at boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::WORDS), inner(length(max = limits::WORD)))]
     pub start_command: Vec<Box<str>>,
     /// Command that succeeds once the sandbox is ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::WORDS), inner(length(max = limits::WORD)))]
     pub ready_command: Vec<Box<str>>,
     /// What is done inside a sandbox before its owner hears of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,22 +47,27 @@ pub struct TemplateSpec {
     pub resources: Option<Resources>,
     /// Environment given to every process.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schemars(transform = limits::values::<{ limits::VARIABLE }>)]
     pub env: StringMap,
     /// User that commands run as; absent means `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::USER))]
     pub user: Option<Box<str>>,
     /// Directory that commands run in; absent means the user's home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = limits::PATH))]
     pub workdir: Option<Box<str>>,
     /// How its sandboxes sleep, unless they say otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_policy: Option<Box<PausePolicy>>,
     /// Teams that may use it; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::TEAMS))]
     pub teams: Vec<Namespace>,
     /// Other names it answers to besides its own, each as `name` or `name:tag`. A name of a
     /// template goes before an alias, and of several with the same alias the first by name is meant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::ALIASES), inner(length(max = limits::ALIAS)))]
     pub aliases: Vec<Box<str>>,
     /// The build that made it; absent where it was written by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,6 +102,7 @@ pub struct Built {
     /// The id that its builds share.
     pub template: Name,
     /// The name that its builds share.
+    #[schemars(length(max = limits::ALIAS))]
     pub name: Box<str>,
     /// The team that built it, and may build it again, whoever else may use it. Absent in records of
     /// before, where it is the only one that may.
@@ -104,6 +114,7 @@ pub struct Built {
     /// The tags that mean this build. One that two builds have means where it was put last. Without
     /// any, nobody finds it by the name: it is being built, or another took its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = limits::ALIASES))]
     pub tags: Vec<BuildTag>,
 }
 
@@ -127,6 +138,7 @@ impl Built {
 #[serde(rename_all = "camelCase")]
 pub struct BuildTag {
     /// The tag.
+    #[schemars(length(max = limits::ALIAS))]
     pub tag: Box<str>,
     /// When it was put on this build.
     pub assigned_at: Timestamp,

@@ -122,3 +122,40 @@ fn the_openapi_document_is_stable_and_refers_only_to_what_it_has() {
     }
     matches_snapshot("openapi-v3.json", &document);
 }
+
+#[test]
+fn every_text_that_users_write_is_bounded() {
+    /// What only our own processes write: a delivery that was given back, who holds a lease, a build.
+    const OURS: [&str; 3] = [
+        "Sandbox.spec.givenBack.",
+        "Sandbox.spec.lease.holder",
+        "SandboxTemplate.spec.build.id",
+    ];
+    fn walk(at: &str, schema: &Value, unbounded: &mut Vec<String>) {
+        let bounds = ["maxLength", "pattern", "enum", "format"];
+        if schema["type"] == "string" && bounds.iter().all(|word| schema.get(word).is_none()) {
+            unbounded.push(at.to_owned());
+        }
+        let fields = schema.get("properties").and_then(Value::as_object);
+        for (name, field) in fields.into_iter().flatten() {
+            walk(&format!("{at}.{name}"), field, unbounded);
+        }
+        for inside in ["items", "additionalProperties"] {
+            if let Some(inside) = schema.get(inside) {
+                walk(&format!("{at}[]"), inside, unbounded);
+            }
+        }
+    }
+    let mut unbounded = Vec::new();
+    // Records of what was, and events, are written by control.
+    let by_users = |kind: &str| !["SandboxRecord", "Event"].contains(&kind);
+    for info in kinds::stored().filter(|info| by_users(info.kind.0)) {
+        walk(
+            &format!("{}.spec", info.kind),
+            &info.spec_schema(),
+            &mut unbounded,
+        );
+    }
+    unbounded.retain(|at| !OURS.iter().any(|ours| at.starts_with(ours)));
+    assert_eq!(unbounded, [""; 0]);
+}

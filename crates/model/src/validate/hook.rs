@@ -1,15 +1,15 @@
 //! Rules for hooks, wherever they stand.
 
 use super::{Cause, Problems, template, text};
-use crate::hook::{ExecHook, Hook, HttpHook};
+use crate::{
+    hook::{ExecHook, Hook, HttpHook},
+    limits,
+};
 
 const MAX_HOOKS: usize = 16;
 const MAX_SECONDS: u64 = 600;
 const MAX_RETRIES: u64 = 10;
-const MAX_PATH: usize = 4096;
 const MAX_HEADERS: usize = 32;
-const MAX_HEADER: usize = 8 << 10;
-const MAX_BODY: usize = 64 << 10;
 
 pub(super) fn hooks(field: &str, hooks: &[Hook], problems: &mut Problems) {
     problems.at_most(field, hooks.len(), MAX_HOOKS);
@@ -77,7 +77,7 @@ fn exec(field: &str, exec: &ExecHook, problems: &mut Problems) {
 fn http(field: &str, http: &HttpHook, problems: &mut Problems) {
     problems.bounds(format!("{field}.port"), http.port.into(), 1, 65_535);
     let printable = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
-    if !http.path.starts_with('/') || http.path.len() > MAX_PATH || !printable(&http.path) {
+    if !http.path.starts_with('/') || http.path.len() > limits::PATH || !printable(&http.path) {
         problems.add(
             format!("{field}.path"),
             Cause::Invalid,
@@ -97,7 +97,7 @@ fn http(field: &str, http: &HttpHook, problems: &mut Problems) {
                 "use letters, digits and '-'",
             );
         }
-        if value.len() > MAX_HEADER || !value.bytes().all(sayable) {
+        if value.len() > limits::HEADER || !value.bytes().all(sayable) {
             // The value may be a secret, so it is not shown.
             problems.add(
                 format!("{field}.headers.{name}"),
@@ -107,7 +107,11 @@ fn http(field: &str, http: &HttpHook, problems: &mut Problems) {
             );
         }
     }
-    if http.body.as_ref().is_some_and(|body| body.len() > MAX_BODY) {
+    if http
+        .body
+        .as_ref()
+        .is_some_and(|body| body.len() > limits::BODY)
+    {
         problems.add(
             format!("{field}.body"),
             Cause::TooLong,

@@ -3,6 +3,7 @@
 use super::{Cause, CelRule, Problems, Rules, hook, sandbox, text};
 use crate::{
     autoscale::{Autoscale, ScheduleError},
+    limits,
     meta::Object,
     pool::PoolSpec,
     sandbox::IdleAction,
@@ -12,8 +13,6 @@ const MAX_MEMBERS: u64 = 100_000;
 const MAX_WAITING: u64 = 100_000;
 const MAX_WEIGHTS: usize = 1024;
 const MAX_WEIGHT: u64 = 1000;
-const MAX_IGNORED: usize = 64;
-const MAX_SCHEDULES: usize = 64;
 const HOUR: u64 = 3600;
 const WEEK: u64 = 7 * 24 * HOUR;
 
@@ -85,8 +84,8 @@ impl Rules for PoolSpec {
             problems.bounds(field, (*weight).into(), 1, MAX_WEIGHT);
         }
         let ignored = &spec.ignore_template_keys;
-        problems.at_most("spec.ignoreTemplateKeys", ignored.len(), MAX_IGNORED);
-        for (i, key) in ignored.iter().enumerate().take(MAX_IGNORED) {
+        problems.at_most("spec.ignoreTemplateKeys", ignored.len(), limits::LABEL_KEYS);
+        for (i, key) in ignored.iter().enumerate().take(limits::LABEL_KEYS) {
             if !text::is_label_key(key) {
                 problems.add(
                     format!("spec.ignoreTemplateKeys[{i}]"),
@@ -124,9 +123,24 @@ fn demand(autoscale: &Autoscale, max_idle: u32, problems: &mut Problems) {
         );
     }
     let schedules = &autoscale.schedules;
-    problems.at_most("spec.autoscale.schedules", schedules.len(), MAX_SCHEDULES);
-    for (i, schedule) in schedules.iter().enumerate().take(MAX_SCHEDULES) {
+    problems.at_most(
+        "spec.autoscale.schedules",
+        schedules.len(),
+        limits::SCHEDULES,
+    );
+    for (i, schedule) in schedules.iter().enumerate().take(limits::SCHEDULES) {
         let field = |name: &str| format!("spec.autoscale.schedules[{i}].{name}");
+        let zone = schedule.time_zone.as_deref().unwrap_or_default();
+        let texts = [
+            ("cron", schedule.cron.len(), limits::CRON),
+            ("timeZone", zone.len(), limits::TIME_ZONE),
+        ];
+        let too_long = texts.into_iter().find(|(_, length, most)| length > most);
+        if let Some((name, length, most)) = too_long {
+            let (reason, remedy) = (format!("{length} bytes"), format!("use at most {most}"));
+            problems.add(field(name), Cause::TooLong, reason, remedy);
+            continue;
+        }
         match schedule.read() {
             Ok(_) => {}
             Err(error @ ScheduleError::Cron(_)) => problems.add(

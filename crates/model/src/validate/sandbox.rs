@@ -4,6 +4,7 @@ use super::{Cause, CelRule, Problems, Rules, hook, text};
 use crate::{
     Epoch,
     kinds::Minting,
+    limits,
     meta::Object,
     sandbox::{
         Access, IdleAction, NetworkPolicy, OnTimeout, Owner, PausePolicy, Resources, SandboxSpec,
@@ -11,13 +12,11 @@ use crate::{
     },
 };
 
-const MAX_NETWORK_ENTRIES: usize = 256;
 /// A year: longer waits are better said as never.
 pub(super) const MAX_SECONDS: u64 = 365 * 24 * 3600;
 const MAX_CPU_MILLIS: u64 = 1_024_000;
 const MAX_MEMORY_MIB: u64 = 64 << 20;
 const MAX_DISK_MIB: u64 = 1 << 30;
-const MAX_USER: usize = 256;
 
 impl Rules for SandboxSpec {
     const UNIQUE: &'static [&'static str] = &["spec.sandboxId"];
@@ -177,12 +176,12 @@ impl Rules for SandboxSpec {
 }
 
 pub(super) fn user(field: &str, user: &str, problems: &mut Problems) {
-    if user.is_empty() || user.len() > MAX_USER || user.chars().any(char::is_control) {
+    if user.is_empty() || user.len() > limits::PERSON || user.chars().any(char::is_control) {
         problems.add(
             field,
             Cause::Invalid,
             "it is empty, too long, or has control characters",
-            format!("use 1 to {MAX_USER} bytes, or leave it out"),
+            format!("use 1 to {} bytes, or leave it out", limits::PERSON),
         );
     }
 }
@@ -256,17 +255,24 @@ pub(super) fn network(field: &str, policy: &NetworkPolicy, problems: &mut Proble
     problems.at_most(
         format!("{field}.allowOut"),
         policy.allow_out.len(),
-        MAX_NETWORK_ENTRIES,
+        limits::NETWORK_ENTRIES,
     );
     problems.at_most(
         format!("{field}.denyOut"),
         policy.deny_out.len(),
-        MAX_NETWORK_ENTRIES,
+        limits::NETWORK_ENTRIES,
     );
     if let Some(host) = &policy.mask_request_host {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
         let text = host.replace("${PORT}", "0");
-        if text.is_empty() || text.len() > 255 || !text.bytes().all(plain) {
+        if host.len() > limits::HOST {
+            problems.add(
+                format!("{field}.maskRequestHost"),
+                Cause::TooLong,
+                format!("{} bytes", host.len()),
+                format!("use at most {}", limits::HOST),
+            );
+        } else if text.is_empty() || !text.bytes().all(plain) {
             problems.add(
                 format!("{field}.maskRequestHost"),
                 Cause::Invalid,

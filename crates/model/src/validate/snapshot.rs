@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use super::{Cause, CelRule, Problems, Rules, sandbox::MAX_SECONDS, text};
 use crate::{
     kinds::Minting,
+    limits,
     meta::Object,
     snapshot::{DEFAULT_TAG, SnapshotSpec},
 };
 
-const MAX_ALIAS: usize = 128;
-const MAX_ALIASES: usize = 64;
 const ALIAS: &str = "write it once, as name or name:tag, of lower-case letters, digits, - and _; a \
                      tag may have dots";
 
@@ -66,7 +65,7 @@ impl Rules for SnapshotSpec {
 
 /// Names and tags, each once; a name without a tag has the default one.
 pub(super) fn aliases(field: &str, all: &[Box<str>], problems: &mut Problems) {
-    problems.at_most(field, all.len(), MAX_ALIASES);
+    problems.at_most(field, all.len(), limits::ALIASES);
     let mut known = BTreeSet::new();
     for (i, alias) in all.iter().enumerate() {
         let split = alias.split_once(':').unwrap_or((alias, DEFAULT_TAG));
@@ -89,7 +88,7 @@ pub(super) fn aliases(field: &str, all: &[Box<str>], problems: &mut Problems) {
 pub fn is_alias(text: &str) -> bool {
     let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
-    text.len() <= MAX_ALIAS
+    text.len() <= limits::ALIAS
         && !name.is_empty()
         && !tag.is_empty()
         && name.bytes().all(plain)

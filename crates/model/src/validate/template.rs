@@ -1,11 +1,7 @@
 //! Rules for templates.
 
 use super::{Cause, Problems, Rules, hook, sandbox, snapshot, text};
-use crate::{meta::Object, template::TemplateSpec};
-
-const MAX_TEAMS: usize = 1000;
-const MAX_WORDS: usize = 64;
-const MAX_WORD: usize = 64 * 1024;
+use crate::{limits, meta::Object, template::TemplateSpec};
 
 impl Rules for TemplateSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
@@ -32,7 +28,7 @@ impl Rules for TemplateSpec {
                 .collect();
             snapshot::aliases("spec.build.tags", &tags, problems);
         }
-        problems.at_most("spec.teams", spec.teams.len(), MAX_TEAMS);
+        problems.at_most("spec.teams", spec.teams.len(), limits::TEAMS);
         for (i, team) in spec.teams.iter().enumerate() {
             if spec.teams[..i].contains(team) {
                 problems.add(
@@ -50,7 +46,7 @@ impl Rules for TemplateSpec {
 pub(super) fn user(field: &str, user: Option<&str>, problems: &mut Problems) {
     let word = |b: u8| b.is_ascii_alphanumeric() || b"_.:-".contains(&b);
     if let Some(user) = user
-        && (user.is_empty() || user.len() > 64 || !user.bytes().all(word))
+        && (user.is_empty() || user.len() > limits::USER || !user.bytes().all(word))
     {
         problems.add(
             field,
@@ -64,7 +60,7 @@ pub(super) fn user(field: &str, user: Option<&str>, problems: &mut Problems) {
 /// Where a command runs.
 pub(super) fn workdir(field: &str, workdir: Option<&str>, problems: &mut Problems) {
     if let Some(workdir) = workdir
-        && (!workdir.starts_with('/') || workdir.len() > 4096 || workdir.contains('\0'))
+        && (!workdir.starts_with('/') || workdir.len() > limits::PATH || workdir.contains('\0'))
     {
         problems.add(
             field,
@@ -77,7 +73,7 @@ pub(super) fn workdir(field: &str, workdir: Option<&str>, problems: &mut Problem
 
 /// A program and its arguments; none means no command.
 pub(super) fn command(field: &str, words: &[Box<str>], problems: &mut Problems) {
-    problems.at_most(field, words.len(), MAX_WORDS);
+    problems.at_most(field, words.len(), limits::WORDS);
     if words.first().is_some_and(|program| program.is_empty()) {
         problems.add(
             format!("{field}[0]"),
@@ -87,7 +83,7 @@ pub(super) fn command(field: &str, words: &[Box<str>], problems: &mut Problems) 
         );
     }
     for (i, word) in words.iter().enumerate() {
-        if word.len() > MAX_WORD || word.contains('\0') {
+        if word.len() > limits::WORD || word.contains('\0') {
             problems.add(
                 format!("{field}[{i}]"),
                 Cause::Invalid,

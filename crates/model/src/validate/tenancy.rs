@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Cause, CelRule, Problems, Rules, sandbox, text};
 use crate::{
     api_key::{ApiKeySpec, SHOWN_FIRST, SHOWN_LAST},
+    limits,
     meta::Object,
     team::{Quotas, SshKey, TeamSpec},
 };
@@ -12,9 +13,6 @@ use crate::{
 const MAX_SANDBOXES: u64 = 10_000_000;
 const MAX_CPU_MILLIS: u64 = 1 << 40;
 const MAX_MEMORY_MIB: u64 = 1 << 40;
-const MAX_NAME: usize = 128;
-const MAX_SSH_KEYS: u64 = 256;
-const MAX_SSH_KEY_BYTES: usize = 1024;
 
 impl Rules for TeamSpec {
     fn check(object: &Object<Self>, problems: &mut Problems) {
@@ -80,7 +78,7 @@ impl Rules for ApiKeySpec {
 }
 
 fn ssh_keys(field: &str, keys: &[SshKey], problems: &mut Problems) {
-    problems.bounds(field, keys.len() as u64, 0, MAX_SSH_KEYS);
+    problems.at_most(field, keys.len(), limits::SSH_KEYS);
     let (mut names, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for (at, key) in keys.iter().enumerate() {
         title(&format!("{field}[{at}].name"), &key.name, problems);
@@ -124,7 +122,7 @@ fn is_ssh_key(text: &str) -> bool {
     let length = u32::try_from(algorithm.len()).unwrap_or(u32::MAX);
     let head = [&length.to_be_bytes()[..], algorithm.as_bytes()].concat();
     SshKey::ALGORITHMS.contains(&algorithm)
-        && text.len() <= MAX_SSH_KEY_BYTES
+        && text.len() <= limits::SSH_KEY
         && bytes.len().is_multiple_of(4)
         && bytes.len() - digits.len() <= 2
         && digits.bytes().all(|b| text::BASE64.contains(&b))
@@ -151,12 +149,15 @@ fn quotas(field: &str, quotas: &Quotas, problems: &mut Problems) {
 /// A name for people: it is printed in tables and logs, so it has no control characters.
 fn title(field: &str, name: &str, problems: &mut Problems) {
     let count = name.chars().count();
-    if name.trim().is_empty() || count > MAX_NAME || name.chars().any(char::is_control) {
+    if name.trim().is_empty() || count > limits::TITLE || name.chars().any(char::is_control) {
         problems.add(
             field,
             Cause::Invalid,
             "it is not a name",
-            format!("use 1 to {MAX_NAME} characters, none of them a control character"),
+            format!(
+                "use 1 to {} characters, none of them a control character",
+                limits::TITLE
+            ),
         );
     }
 }

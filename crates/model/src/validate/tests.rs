@@ -117,6 +117,26 @@ fn each_rule_names_its_field() {
         ),
         (
             "Sandbox",
+            json!({"network": {"maskRequestHost": "local host"}}),
+            "spec.network.maskRequestHost",
+        ),
+        (
+            "Sandbox",
+            json!({"network": {"maskRequestHost": "${PORT}".repeat(100)}}),
+            "spec.network.maskRequestHost",
+        ),
+        (
+            "SandboxPool",
+            scheduled(
+                &format!("0 {} * * *", "8,".repeat(200) + "9"),
+                "UTC",
+                3600,
+                1,
+            ),
+            "spec.autoscale.schedules[0].cron",
+        ),
+        (
+            "Sandbox",
             json!({"pausePolicy": {"snapshotType": "Rootfs", "descendAfter": 5}}),
             "spec.pausePolicy.descendAfter",
         ),

@@ -3,14 +3,11 @@
 use std::net::IpAddr;
 
 use super::{Cause, Problems};
-use crate::StringMap;
+use crate::{StringMap, limits};
 
 const MAX_ENV: usize = 1024;
 const MAX_ENV_BYTES: usize = 256 << 10;
-/// The kernel takes no longer single string in an environment.
-const MAX_ENV_ENTRY_BYTES: usize = (128 << 10) - 1;
 const MAX_PAIRS: usize = 256;
-const MAX_PAIRS_BYTES: usize = 64 << 10;
 const MAX_CONTAINERS: usize = 16;
 
 /// The digits of base64, in their order.
@@ -93,7 +90,7 @@ fn is_image_path(path: &str) -> bool {
 /// Whether this names an image: `[host[:port]/]path[:tag][@sha256:digest]`.
 #[must_use]
 pub fn is_image_reference(text: &str) -> bool {
-    if text.len() > 512 {
+    if text.len() > limits::IMAGE {
         return false;
     }
     let (name, digest) = text
@@ -156,7 +153,7 @@ pub(super) fn registry(field: &str, text: &str, problems: &mut Problems) {
     let (host, path) = text
         .split_once('/')
         .map_or((text, None), |(h, p)| (h, Some(p)));
-    if text.len() > 512 || !is_host_and_port(host) || !path.is_none_or(is_image_path) {
+    if text.len() > limits::REGISTRY || !is_host_and_port(host) || !path.is_none_or(is_image_path) {
         problems.add(
             field,
             Cause::Invalid,
@@ -188,12 +185,12 @@ pub(super) fn env(field: &str, env: &StringMap, problems: &mut Problems) {
                 "remove it",
             );
         }
-        if name.len() + value.len() + 2 > MAX_ENV_ENTRY_BYTES {
+        if name.len() + value.len() + 2 > limits::VARIABLE {
             problems.add(
                 format!("{field}.{name}"),
                 Cause::TooLong,
                 format!("{} bytes", value.len()),
-                format!("use at most {MAX_ENV_ENTRY_BYTES}, or pass a file"),
+                format!("use at most {}, or pass a file", limits::VARIABLE),
             );
         }
     }
@@ -211,12 +208,12 @@ pub(super) fn env(field: &str, env: &StringMap, problems: &mut Problems) {
 pub(super) fn pairs(field: &str, pairs: &StringMap, problems: &mut Problems) {
     problems.at_most(field, pairs.len(), MAX_PAIRS);
     let total: usize = pairs.iter().map(|(k, v)| k.len() + v.len()).sum();
-    if total > MAX_PAIRS_BYTES {
+    if total > limits::PAIRS {
         problems.add(
             field,
             Cause::TooLong,
             format!("{total} bytes in all"),
-            format!("use at most {MAX_PAIRS_BYTES}"),
+            format!("use at most {}", limits::PAIRS),
         );
     }
     if pairs.contains_key("") {
@@ -231,7 +228,7 @@ pub(super) const fn is_hex_digit(byte: u8) -> bool {
 
 /// Whether this is a SHA-256 in lower-case hexadecimal digits.
 pub(super) fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(is_hex_digit)
+    text.len() == limits::SHA256 && text.bytes().all(is_hex_digit)
 }
 
 pub(super) fn is_address_or_block(text: &str) -> bool {
@@ -243,7 +240,8 @@ pub(super) fn is_address_or_block(text: &str) -> bool {
     };
     let max = if address.is_ipv4() { 32 } else { 128 };
     prefix.is_none_or(|p| {
-        !p.is_empty()
+        // No zeros before it, of which there could be any number.
+        (1..=3).contains(&p.len())
             && p.bytes().all(|b| b.is_ascii_digit())
             && p.parse::<u8>().is_ok_and(|p| p <= max)
     })
@@ -327,6 +325,7 @@ mod tests {
             "10.0.0.0/33",
             "10.0.0.0/",
             "10.0.0.0/+8",
+            "10.0.0.0/0008",
             "a.b",
             "::/129",
         ] {
