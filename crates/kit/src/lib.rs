@@ -1,7 +1,8 @@
 //! What every process needs and no product word belongs in: time, randomness, backoff, owned
-//! tasks, durable files.
+//! tasks, durable files, buckets of histograms.
 
 pub mod backoff;
+pub mod buckets;
 pub mod clock;
 pub mod durable;
 pub mod entropy;

@@ -8,8 +8,9 @@ use std::{fmt::Write as _, time::Duration};
 use axum::{Router, extract::State, routing::get};
 use cache::{SandboxCache, SandboxIndex};
 use e2b::{BOUNDS, Ending};
-use gateway::metrics::{BUCKETS, Outcome, Waited, bound};
+use gateway::metrics::{Outcome, Waited};
 use http::header::CONTENT_TYPE;
+use kit::buckets;
 use model::lifecycle::Phase;
 use wake::stats::{Rung, Whom};
 
@@ -88,12 +89,16 @@ pub(crate) fn wake_lines(page: &mut Page, flights: &wake::Flights) {
     for rung in Rung::ALL {
         for whom in Whom::ALL {
             let times = seen.waited(rung, whom);
-            let bounds = (0..wake::stats::BUCKETS).map(wake::stats::bound);
-            let buckets = bounds.zip(times.buckets);
+            let buckets = bounded(times.buckets);
             let labels = [("rung", rung.label()), ("for", whom.label())];
             page.histogram(name, &labels, buckets, Duration::from_micros(times.micros));
         }
     }
+}
+
+/// What is counted in each bucket, with its bound.
+fn bounded<const N: usize>(counts: [u64; N]) -> impl Iterator<Item = (Option<Duration>, u64)> {
+    buckets::bounds::<N>().into_iter().zip(counts)
 }
 
 /// What went through a gateway.
@@ -107,8 +112,7 @@ pub(crate) fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) 
     page.family(name, "histogram", "How long requests waited, and for whom");
     for whom in Waited::ALL {
         let waits = seen.waited(whom);
-        let bounds = (0..BUCKETS).map(bound);
-        let buckets = bounds.zip(waits.buckets.iter().copied());
+        let buckets = bounded(waits.buckets);
         let total = Duration::from_micros(waits.micros);
         page.histogram(name, &[("for", whom.label())], buckets, total);
     }

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use kit::buckets;
 use routes::WakeError;
 
 /// From which rung of sleep a sandbox was woken.
@@ -119,18 +120,8 @@ impl Ending {
     }
 }
 
-/// Buckets of a histogram: up to 2^n times 16 microseconds, and one for the rest.
+/// Buckets of a histogram, as [`kit::buckets`] bounds them.
 pub const BUCKETS: usize = 24;
-
-/// The upper bound of a bucket; none for the last.
-#[must_use]
-pub const fn bound(bucket: usize) -> Option<Duration> {
-    if bucket + 1 < BUCKETS {
-        Some(Duration::from_micros(16 << bucket))
-    } else {
-        None
-    }
-}
 
 /// Times of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,9 +202,7 @@ impl Stats {
     pub(crate) fn note(&self, from: Rung, whom: Whom, took: Duration) {
         let histogram = &self.waits[from as usize][whom as usize];
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let above = micros.saturating_sub(1) >> 4;
-        let bucket = (u64::BITS - above.leading_zeros()) as usize;
-        histogram.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        histogram.buckets[buckets::bucket::<BUCKETS>(micros)].fetch_add(1, Ordering::Relaxed);
         histogram.micros.fetch_add(micros, Ordering::Relaxed);
     }
 }
@@ -231,7 +220,5 @@ mod tests {
         let times = stats.waited(Rung::Freeze, Whom::Store);
         assert_eq!(times.buckets[..3], [2, 2, 1]);
         assert_eq!(times.buckets[BUCKETS - 1], 1);
-        assert_eq!(bound(0), Some(Duration::from_micros(16)));
-        assert_eq!(bound(BUCKETS - 1), None);
     }
 }
