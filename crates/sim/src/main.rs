@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, builder::RangedU64ValueParser};
 use parking_lot::Mutex;
 use sim::{Outcome, Plant, Size, scale::Scale};
 
@@ -18,12 +18,12 @@ Examples:
   dormouse-sim --seed 17 --trace       replay one and print what happened
   dormouse-sim --seeds 100 --plant blind-writes
                                        with a defect on purpose: must fail
-  dormouse-sim scale                   100,000 sandboxes over 20 gateways")]
+  dormouse-sim scale --seed 3          100,000 sandboxes over 20 gateways")]
 struct Args {
     #[command(subcommand)]
     mode: Option<Mode>,
     /// Replay this seed only.
-    #[arg(long)]
+    #[arg(long, global = true)]
     seed: Option<u64>,
     /// How many seeds to run.
     #[arg(long, default_value_t = 100)]
@@ -53,8 +53,11 @@ enum Mode {
         #[arg(long, default_value_t = Scale::default().sandboxes)]
         sandboxes: usize,
         /// Gateways.
-        #[arg(long, default_value_t = Scale::default().gateways)]
+        #[arg(long, default_value_t = Scale::default().gateways, value_parser = at_least_one())]
         gateways: usize,
+        /// Replicas of the API.
+        #[arg(long, default_value_t = Scale::default().replicas, value_parser = at_least_one())]
+        replicas: usize,
         /// Changes a second.
         #[arg(long, default_value_t = Scale::default().changes)]
         changes: usize,
@@ -62,6 +65,10 @@ enum Mode {
         #[arg(long, default_value_t = Scale::default().seconds)]
         seconds: usize,
     },
+}
+
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 fn main() -> ExitCode {
@@ -75,6 +82,7 @@ fn main() -> ExitCode {
     if let Some(Mode::Scale {
         sandboxes,
         gateways,
+        replicas,
         changes,
         seconds,
     }) = args.mode
@@ -82,9 +90,9 @@ fn main() -> ExitCode {
         let scale = Scale {
             sandboxes,
             gateways,
+            replicas,
             changes,
             seconds,
-            ..Scale::default()
         };
         let report = sim::scale::run(scale, args.seed.unwrap_or(0));
         println!("{scale:?}");

@@ -68,16 +68,14 @@ fn two_thousand_sandboxes_over_five_gateways_are_as_the_model_says() {
     };
     let report = sim::scale::run(scale, 1);
     assert_eq!(report.wrong, Vec::<String>::new());
-    for line in report
-        .lines
-        .iter()
-        .filter(|line| !line.what.contains("memory"))
-    {
-        let ratio = line.ratio();
-        assert!(
-            (0.2..2.0).contains(&ratio),
-            "{line:?} is {ratio} times the model"
-        );
+    // But for the first, the memory: of so few it is mostly that of everything else.
+    let bytes = &report.lines[1..];
+    // Around what twelve seeds gave: 1.08 to 1.09, 0.90 to 0.92, 0.97, and 0.59 to 0.92. Whom the last
+    // gateway meets once it has everything does not repeat what it said, and routes alone are 0.31.
+    let near = [0.95..1.2, 0.85..1.0, 0.94..1.0, 0.3..1.0];
+    assert_eq!(bytes.len(), near.len(), "{report}");
+    for (line, near) in bytes.iter().zip(near) {
+        assert!(near.contains(&line.ratio()), "{line:?}\n{report}");
     }
 }
 

@@ -32,6 +32,15 @@ const LAG: Duration = Duration::from_millis(80);
 const STEP: Duration = Duration::from_millis(1);
 /// Of how many changes it is looked how long they take.
 const LOOKED_AT: u64 = 50;
+/// How long a gateway that was parted from the others may take to have what it missed: it asks at once,
+/// and twice more if that was lost.
+pub(super) const HEALS_WITHIN: Duration = Duration::from_secs(3);
+/// How often it is looked whether it has.
+const GLANCE: Duration = Duration::from_millis(100);
+/// How long one more gateway may take to be ready.
+const JOINS_WITHIN: Duration = Duration::from_secs(60);
+/// How long everybody has to tell it what they said lately, which it does not wait for.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// A gateway.
 #[derive(Debug)]
@@ -73,6 +82,17 @@ pub(super) struct Fleet {
     /// What has ended: none of it comes back.
     gone: BTreeSet<(Namespace, Name)>,
     _tasks: Tasks,
+}
+
+/// How one more gateway came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joined {
+    /// When it could serve.
+    pub(super) ready: Duration,
+    /// When it had been told everything.
+    pub(super) all: Duration,
+    /// With how many routes it could serve.
+    pub(super) routes: usize,
 }
 
 /// How large frames are.
@@ -302,13 +322,13 @@ impl Fleet {
     }
 
     /// Parts one gateway from the others for a while, with a watch that stands still; answers how long
-    /// after that it has all that was written meanwhile. It is looked ten times a second.
+    /// after that it has all that was written meanwhile, or how much it lacks if it takes too long.
     pub(super) async fn part_one(
         &mut self,
         churn: &mut Churn,
         a_second: usize,
         long: Duration,
-    ) -> Duration {
+    ) -> Result<Duration, usize> {
         let first = self.log.len();
         self.fronts[0].is_deaf = true;
         let one = self.fronts[0].process.address;
@@ -321,15 +341,17 @@ impl Fleet {
         let mended = self.clock.monotonic();
         let missed = self.log[first..].to_vec();
         let table = Arc::clone(&self.fronts[0].table);
-        while !missed.iter().all(|(_, m)| has(&table, &self.gone, m)) {
-            self.pass(Duration::from_millis(100)).await;
-            if self.clock.monotonic() > mended + Duration::from_secs(60) {
-                break;
+        let healed = loop {
+            let lacks = missed.iter().filter(|(_, m)| !has(&table, &self.gone, m));
+            let (lacks, took) = (lacks.count(), self.clock.monotonic() - mended);
+            match lacks {
+                0 => break Ok(took),
+                _ if took > HEALS_WITHIN => break Err(lacks),
+                _ => self.pass(GLANCE).await,
             }
-        }
-        let took = self.clock.monotonic() - mended;
+        };
         self.fronts[0].is_deaf = false;
-        took
+        healed
     }
 
     /// Where tables differ from what was written.
@@ -355,8 +377,8 @@ impl Fleet {
         wrong
     }
 
-    /// One more gateway, which has no list of its own; answers when it is ready, and with how many.
-    pub(super) async fn join(&mut self) -> (Duration, usize) {
+    /// One more gateway, which has no list of its own.
+    pub(super) async fn join(&mut self) -> Joined {
         let table = Arc::new(Table::default());
         let needs = Needs {
             options: options(Role::Gateway, self.fronts.len()),
@@ -366,12 +388,17 @@ impl Fleet {
         };
         let began = self.clock.monotonic();
         let process = Process::start(needs, &self.network, &self.entropy);
-        while !table.synced() && self.clock.monotonic() < began + Duration::from_secs(60) {
+        while !table.synced() && self.clock.monotonic() < began + JOINS_WITHIN {
             self.step().await;
         }
-        let took = self.clock.monotonic() - began;
+        let (ready, routes) = (self.clock.monotonic() - began, table.stats().routes);
+        self.pass(TOLD_WITHIN).await;
         process.leave();
-        (took, table.stats().routes)
+        Joined {
+            ready,
+            all: ready + TOLD_WITHIN,
+            routes,
+        }
     }
 }
 
