@@ -9,12 +9,29 @@ pub mod cgroup;
 pub mod http;
 pub mod server;
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Display,
+    fs, io,
+    time::{Duration, Instant},
+};
 
 use hdrhistogram::Histogram;
 
 /// What a benchmark gives up with.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Bytes of a process that are in memory: by its number, or `self`.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn resident_bytes(process: impl Display) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| io::Error::other("the kernel does not say how much memory is used"))
+}
 
 /// Latencies of one measured thing, in nanoseconds.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Result, Target, http::Api, verdict};
+use crate::{Result, Target, http::Api, resident_bytes, verdict};
 
 /// A server that ends with this.
 #[derive(Debug)]
@@ -128,13 +128,7 @@ impl Server {
 
     /// The memory it takes, in megabytes.
     pub fn resident(&self) -> Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes: f64 = line
-            .and_then(|line| line.split_whitespace().next())
-            .ok_or("no memory")?
-            .parse()?;
-        Ok(kilobytes / 1024.0)
+        Ok(resident_bytes(self.child.id())? as f64 / f64::from(1 << 20))
     }
 
     /// Stops it in order, and answers its home.

@@ -9,14 +9,13 @@
 
 use std::{
     error::Error,
-    fs,
     hint::black_box,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use bench::{Samples, Target, human, verdict};
+use bench::{Samples, Target, human, resident_bytes, verdict};
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use routes::{
@@ -30,7 +29,7 @@ const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let before = resident_bytes()?;
+    let before = resident_bytes("self")?;
     let started = Instant::now();
     let table = Table::new(Limits::default());
     let empty = Snapshot {
@@ -46,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     let built = started.elapsed();
-    let bytes = resident_bytes()?.saturating_sub(before) / ROUTES;
+    let bytes = resident_bytes("self")?.saturating_sub(before) / ROUTES;
     println!(
         "{ROUTES} routes in {} teams, built in {}",
         TEAMS,
@@ -67,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     quiet.print("lookup, no writer");
     busy.print("lookup, 10,000 updates/s");
-    let churned = resident_bytes()?.saturating_sub(before) / ROUTES;
+    let churned = resident_bytes("self")?.saturating_sub(before) / ROUTES;
     let again = Snapshot {
         version: Version::from_u64(world.version.load(Ordering::Relaxed)),
         routes: world.table.routes(),
@@ -222,14 +221,4 @@ fn route(n: u64, delivery: u64, version: u64) -> Route {
         traffic: Gate::Token(TokenHash([9; 32])),
         mask_host: None,
     }
-}
-
-fn resident_bytes() -> Result<u64, Box<dyn Error>> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .ok_or("no VmRSS line")?;
-    let kilobytes = line.split_whitespace().nth(1).ok_or("no value of VmRSS")?;
-    Ok(kilobytes.parse::<u64>()? * 1024)
 }

@@ -8,7 +8,7 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
-use bench::{Result, Target, human, verdict};
+use bench::{Result, Target, human, resident_bytes, verdict};
 use cache::SandboxIndex;
 use claims::{Ask, Wait};
 use control::{Builder, Control, Options, events::StoredEvents};
@@ -99,12 +99,12 @@ fn measure(size: usize) -> Result<Value> {
     runtime.block_on(async {
         let tasks = Tasks::default();
         let world = World::start(&tasks).await?;
-        let before = resident()?;
+        let before = resident_bytes("self")?;
         let begun = at_work();
         world.fill(size).await?;
         let made = at_work() - begun;
         world.rest().await;
-        let bytes = resident()?.saturating_sub(before) / size;
+        let bytes = resident_bytes("self")?.saturating_sub(before) / size as u64;
         let mut reconciled = Duration::MAX;
         let mut claimed = Duration::MAX;
         for round in 0..ROUNDS {
@@ -295,15 +295,4 @@ fn at_work() -> Duration {
         u64::try_from(seconds).unwrap_or(0),
         u32::try_from(nanos).unwrap_or(0),
     )
-}
-
-/// Bytes of this process that are in memory.
-fn resident() -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: usize = line
-        .and_then(|line| line.split_whitespace().next())
-        .ok_or("the kernel does not say how much memory is used")?
-        .parse()?;
-    Ok(kib << 10)
 }

@@ -5,12 +5,11 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::{
-    fs,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bench::{Result, Samples, Target, human, verdict};
+use bench::{Result, Samples, Target, human, resident_bytes, verdict};
 use cache::{RouteFeed, RoutingCache, Watched};
 use control::{Builder, Control};
 use futures_util::future::try_join_all;
@@ -187,11 +186,11 @@ impl World {
     async fn bytes_of_copies(&self) -> Result<u64> {
         let tasks = self.tasks.child();
         let mut kept = vec![self.gateway(&tasks).await?];
-        let before = resident_bytes()?;
+        let before = resident_bytes("self")?;
         for _ in 0..COPIES {
             kept.push(self.gateway(&tasks).await?);
         }
-        let bytes = resident_bytes()?.saturating_sub(before) / COPIES;
+        let bytes = resident_bytes("self")?.saturating_sub(before) / COPIES;
         let _ = tasks.drain(Duration::from_secs(10)).await;
         Ok(bytes)
     }
@@ -226,12 +225,4 @@ fn id_of(number: usize) -> String {
 
 fn soon() -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_secs(120)
-}
-
-fn resident_bytes() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let line = line.ok_or("no VmRSS line")?;
-    let kilobytes = line.split_whitespace().nth(1).ok_or("no value of VmRSS")?;
-    Ok(kilobytes.parse::<u64>()? * 1024)
 }

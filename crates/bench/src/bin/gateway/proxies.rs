@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use bench::resident_bytes;
+
 /// A proxy that runs.
 #[derive(Debug)]
 pub(super) struct Proxy {
@@ -229,10 +231,7 @@ impl Proxy {
 
     /// Bytes of resident memory.
     pub(super) fn memory(&self) -> Result<f64, Box<dyn Error>> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process()?))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(kilobytes.ok_or("no VmRSS")?.parse::<f64>()? * 1024.0)
+        Ok(resident_bytes(self.process()?)? as f64)
     }
 }
 
