@@ -42,11 +42,22 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::bail;
 use rustls::ServerConfig;
+use tokio::time::Instant;
 
 use crate::{config::Settings, serve::Signals, tls};
 
 /// How long those who send traffic may take to hear that a process is not ready any more.
 const UNLISTED: Duration = Duration::from_secs(2);
+/// How long what outlives the requests has to end, at least.
+const AFTERWARDS: Duration = Duration::from_secs(3);
+
+/// How long what outlives the requests has to end, if they had until then: both have one time together, so
+/// that whoever runs this process knows how long it takes to stop.
+fn afterwards(until: Instant) -> Duration {
+    until
+        .saturating_duration_since(Instant::now())
+        .max(AFTERWARDS)
+}
 
 /// TLS with the certificate that is given. Without one it is left to whoever stands before us.
 fn given_tls(settings: &Settings) -> anyhow::Result<Option<Arc<ServerConfig>>> {

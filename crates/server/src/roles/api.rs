@@ -20,7 +20,7 @@ use routes::Table;
 use tokio::time::Instant;
 
 use super::{
-    UNLISTED,
+    UNLISTED, afterwards,
     company::{self, Brings, Company},
     far::{Listening, Told},
     given_tls,
@@ -108,9 +108,11 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let drain = async {
         tokio::time::sleep(UNLISTED).await;
+        let until = Instant::now() + grace;
         let left = door.drain(grace).await.err().unwrap_or_default();
         // Writes outlive their clients.
-        let left = left + ground.tasks.drain(grace).await.err().unwrap_or_default();
+        let rest = ground.tasks.drain(afterwards(until)).await;
+        let left = left + rest.err().unwrap_or_default();
         company.leave().await;
         left
     };

@@ -122,11 +122,13 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let grace = settings.drain_timeout.0;
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let drain = async {
+        let until = Instant::now() + grace;
         tokio::select! {
             () = lead.lost() => lost(),
             () = acting.drain(grace) => {}
         }
-        let left = ground.tasks.drain(grace).await.err().unwrap_or_default();
+        let rest = ground.tasks.drain(super::afterwards(until)).await;
+        let left = rest.err().unwrap_or_default();
         company.leave().await;
         // After the last act, so that the next one need not wait.
         lead.release().await;

@@ -22,7 +22,7 @@ use tokio::{sync::watch, time::Instant};
 use wake::Flights;
 
 use super::{
-    UNLISTED,
+    UNLISTED, afterwards,
     company::{self, Brings, Company},
     far::NearGateway,
     given_tls,
@@ -192,9 +192,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let drain = async {
         tokio::time::sleep(UNLISTED).await;
+        let until = Instant::now() + grace;
         let (requests, raw) = tokio::join!(gateway.drain(grace), raw.drain(grace));
         let left = requests.err().unwrap_or_default() + raw.err().unwrap_or_default();
-        let _ = tasks.drain(grace).await;
+        let _ = tasks.drain(afterwards(until)).await;
         // To the end: who is inside keeps sandboxes awake.
         company.leave().await;
         let _ = peering.drain(UNLISTED).await;
