@@ -19,6 +19,10 @@
 //! So every frame that can be large is asked for or acknowledged before the next, and nothing piles
 //! up for who does not read.
 //!
+//! What takes long with a large table, gathering or adopting all of it, is a [`Job`]: the driver runs
+//! it where it holds up nobody and brings back what became of it. Meanwhile all else goes on, and a
+//! link may have gone or asked again by then.
+//!
 //! **Standing.** A peer is in good standing while its oldest push without acknowledgement is younger
 //! than `ack_timeout`, and it lacks nothing that was not pushed to it (because its link was made
 //! later, or it fell out of the ring) unless its own watch has passed that. Only those in good
@@ -27,42 +31,50 @@
 //! | Module | What it holds |
 //! |---|---|
 //! | `greet` | who is let in, and who is dialled |
+//! | `ground` | the table and the ear |
+//! | `jobs` | what takes long |
 //! | `link` | what is known of one link |
+//! | `look` | what is seen from outside |
 //! | `ring` | what this process has said |
 //! | `speak` | pushing, acknowledging, standing, waiting |
 //! | `standing` | what is remembered of who was late |
-//! | `sync` | asking, answering, taking everything |
+//! | `sync` | asking, and taking what is answered |
+//! | `tell` | answering |
 //! | `targets` | whom to dial, and when |
 //! | `members` | who is there |
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
-    sync::Arc,
     time::Duration,
 };
 
 use model::Version;
 use rand_next::{RngExt as _, SeedableRng as _, rngs::SmallRng};
-use routes::{Message, Outcome};
+use routes::Message;
 
 use crate::{
-    book::{Book, Heard},
     frame::{self, Frame, Numbered, Push},
     options::Options,
-    stats::{Counts, Stats},
+    stats::Counts,
     why::Why,
 };
 
 mod greet;
+mod ground;
+mod jobs;
 mod link;
+mod look;
 mod members;
 mod ring;
 mod speak;
 mod standing;
 mod sync;
 mod targets;
+mod tell;
 
+pub use ground::Ground;
+pub use jobs::{Adopted, Adoption, All, Done, Gathered, Job};
 use link::Link;
 pub use link::{LinkId, Side};
 use members::Members;
@@ -79,7 +91,7 @@ const HELLO: Duration = Duration::from_secs(2);
 const MOST_TOLD: usize = 1024;
 
 /// What a driver has to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Output {
     /// Send this over a link, after all that was sent before.
     Send(LinkId, Numbered),
@@ -90,21 +102,10 @@ pub enum Output {
     /// Somebody's wait is over. Answers whether every known peer has heard, not only those in good
     /// standing.
     Heard(WaitId, bool),
+    /// Run this where it holds up nobody, and say [`Core::done`].
+    Run(Job),
     /// Tell people, once, that a peer is refused. The port of one who dialled means nothing.
     Complain(SocketAddr, Why),
-}
-
-/// Who this process is, and what it stands on.
-#[derive(Debug)]
-pub struct Ground {
-    /// A number that no other process has.
-    pub process: u64,
-    /// Its table, if it has one.
-    pub book: Option<Arc<dyn Book>>,
-    /// Who hears what peers say, besides the table.
-    pub ear: Option<Arc<dyn Heard>>,
-    /// What choices are made with: the same for the same.
-    pub seed: u64,
 }
 
 /// What a mesh decides.
@@ -126,6 +127,8 @@ pub struct Core {
     /// A peer had forgotten what is newer than the own mark, was itself this far, and said so then.
     behind: Option<(Version, Duration)>,
     joining: Option<Joining>,
+    /// All that the own table knows is being gathered, for those who have asked for it by then.
+    is_gathering: bool,
     /// Whom to ask next.
     turns: Vec<LinkId>,
     next_round: Duration,
@@ -157,6 +160,7 @@ impl Core {
             vouched: Version::ZERO,
             behind: None,
             joining: None,
+            is_gathering: false,
             turns: Vec::new(),
             rounds: 0,
             told: BTreeSet::new(),
@@ -211,9 +215,7 @@ impl Core {
             return;
         };
         self.count_end(link.side.shown(), why);
-        if self.joining.as_ref().is_some_and(|j| j.link == id) {
-            self.joining = None;
-        }
+        self.joining.take_if(|joining| joining.is_heard_from(id));
         let memory = link.peer.as_ref().zip(link.memory.over_another_link());
         if let Some((peer, memory)) = memory {
             self.memories.retain(|_, memory| !memory.is_old(now));
@@ -270,9 +272,7 @@ impl Core {
     /// This process has written these, one after the other. They are known here from now on.
     pub fn say(&mut self, messages: impl IntoIterator<Item = Message>, now: Duration) {
         for message in messages {
-            if let Some(book) = &self.ground.book {
-                book.apply(message.clone(), now);
-            }
+            self.ground.write(message.clone(), now);
             self.counts.said += 1;
             if frame::fits(&message) {
                 self.ring.push(message, now);
@@ -358,83 +358,6 @@ impl Core {
         self.send_datagrams();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
             self.close(id, Why::Leaving, now);
-        }
-    }
-
-    /// A look from outside.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let (alive, suspect, down) = self.members.count();
-        let mut stats = Stats {
-            alive,
-            suspect,
-            down,
-            counts: self.counts.clone(),
-            ..Stats::default()
-        };
-        let mut ahead = Version::ZERO;
-        for link in self.links.values() {
-            let Some(peer) = &link.peer else { continue };
-            ahead = ahead.max(peer.watched);
-            match link.side {
-                Side::Accepted(_) => stats.accepted += 1,
-                Side::Dialled(_) => {
-                    stats.dialled += 1;
-                    if peer.listens {
-                        stats.in_standing += usize::from(link.in_standing);
-                        stats.listeners += 1;
-                        let unheard = self.ring.next().saturating_sub(link.acked);
-                        stats.unheard = stats.unheard.max(unheard);
-                    }
-                }
-            }
-        }
-        let processes = |is_side: fn(Side) -> bool| {
-            let links = self.links.values().filter(move |link| is_side(link.side));
-            links.filter_map(|link| link.peer.as_ref().map(|peer| peer.process))
-        };
-        let here: BTreeSet<u64> = processes(|side| matches!(side, Side::Accepted(_))).collect();
-        let there = processes(|side| matches!(side, Side::Dialled(_)));
-        stats.unmet = there.filter(|process| !here.contains(process)).count();
-        let own = self.watched();
-        if ahead.incarnation() == own.incarnation() {
-            stats.behind = ahead.sequence().saturating_sub(own.sequence());
-        }
-        stats
-    }
-
-    /// How far the own watch has come.
-    fn watched(&self) -> Version {
-        match (&self.ground.book, &self.ground.ear) {
-            (Some(book), _) => book.watched(),
-            (None, Some(ear)) => ear.watched(),
-            (None, None) => Version::ZERO,
-        }
-    }
-
-    /// Takes what a peer says, and counts what becomes of it.
-    fn take_message(&mut self, message: Message, now: Duration) {
-        self.counts.received += 1;
-        if let Some(ear) = &self.ground.ear {
-            match &message {
-                Message::Upsert(_) | Message::Delete(_) => ear.heard(&message),
-                Message::Unreadable(_) => {}
-            }
-        }
-        let outcome = match &self.ground.book {
-            Some(book) => book.apply(message, now),
-            None => match message {
-                Message::Unreadable(why) => Outcome::Invalid(why),
-                Message::Upsert(_) | Message::Delete(_) => {
-                    self.counts.applied += 1;
-                    return;
-                }
-            },
-        };
-        match outcome {
-            Outcome::Applied(_) => self.counts.applied += 1,
-            Outcome::Ignored(_) => self.counts.ignored += 1,
-            Outcome::Invalid(_) => self.counts.invalid += 1,
         }
     }
 

@@ -23,7 +23,7 @@
 //! | [`core`] | what is decided: pure, driven by the transport and by the simulator |
 //! | [`frame`] | what goes over a link |
 //! | [`book`] | the table and the ear, as seen from here |
-//! | [`mesh`] | the transport: the core, driven over TLS |
+//! | [`mesh`] | the transport: the core, driven over TLS; how peers are let in |
 //! | [`wires`] | one link as bytes |
 //! | [`why`] | why links end |
 //! | [`stats`] | counts |
@@ -39,8 +39,8 @@ pub mod wires;
 
 pub use book::{Book, Heard};
 pub use frame::Role;
-pub use mesh::{Means, Mesh, Seeds};
+pub use mesh::{Means, Mesh, Others, Seeds};
 pub use options::Options;
 pub use stats::{Counts, Stats};
 pub use why::Why;
-pub use wires::{ALPN, is_mesh, is_refusal, server_config};
+pub use wires::ALPN;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use routes::Outcome;
+
 use crate::why::Why;
 
 /// What happened since the start.
@@ -35,6 +37,18 @@ pub struct Counts {
     pub late: u64,
     /// Links that ended or never came to be, by why.
     pub ended: BTreeMap<Why, u64>,
+}
+
+impl Counts {
+    /// Counts a message of a peer, by what became of it.
+    pub(crate) fn count(&mut self, outcome: &Outcome) {
+        self.received += 1;
+        match outcome {
+            Outcome::Applied(_) => self.applied += 1,
+            Outcome::Ignored(_) => self.ignored += 1,
+            Outcome::Invalid(_) => self.invalid += 1,
+        }
+    }
 }
 
 /// A look at a mesh.

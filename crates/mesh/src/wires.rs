@@ -22,7 +22,7 @@ use tokio_rustls::{TlsConnector, client, server};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    core::LinkId,
+    core::{Done, LinkId},
     frame::{LENGTH, LONGEST, Numbered},
     why::Why,
 };
@@ -41,13 +41,14 @@ const BUFFER: usize = 16 << 10;
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// What a link tells the driver.
+/// What links and jobs tell the driver.
 #[derive(Debug)]
 pub(crate) enum Event {
     Frame(LinkId, Numbered),
     Down(LinkId, Why),
     Dialled(SocketAddr, Made),
     Unreachable(SocketAddr, Why),
+    Done(Done),
 }
 
 /// A stream that was made, for who takes it.
@@ -68,15 +69,15 @@ pub(crate) struct Bytes {
 
 /// What a peer's listener shows: who asks for this protocol gets it, others get HTTP.
 #[must_use]
-pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     let mut config = ServerConfig::clone(&identity.server_config());
     config.alpn_protocols = vec![ALPN.to_vec(), b"h2".to_vec(), b"http/1.1".to_vec()];
     Arc::new(config)
 }
 
-/// Whether who dialled asked for this protocol: then [`crate::Mesh::accept`] takes the stream.
+/// Whether who dialled asked for this protocol.
 #[must_use]
-pub fn is_mesh<S>(stream: &server::TlsStream<S>) -> bool {
+pub(crate) fn is_mesh<S>(stream: &server::TlsStream<S>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(ALPN)
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn client_config(identity: &Identity) -> Arc<ClientConfig> {
 
 /// Whether a handshake failed because of what the other side showed, not because it left.
 #[must_use]
-pub fn is_refusal(error: &io::Error) -> bool {
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
     let inner = error.get_ref();
     inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }

@@ -2,9 +2,9 @@
 //!
 //! What one client can hold is bounded: a handshake, the headers of a request and a peer that does
 //! not read have deadlines, a dead HTTP/2 peer is found by pings, and when all connections are taken the next ones wait in the
-//! kernel's queue.
+//! kernel's queue. Peers come in by the mesh, whose links must not wait for others: there the next ones are sent away.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper_util::{
@@ -13,7 +13,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use kit::Tasks;
-use mesh::Mesh;
+use mesh::{Mesh, Others};
+use parking_lot::Mutex;
 use peer::Identity;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -48,10 +49,38 @@ pub(crate) async fn serve(
     max_connections: usize,
     tasks: Tasks,
 ) {
-    serve_all(listener, acceptor, router, max_connections, None, tasks).await;
+    let http = Arc::new(Http::new(router));
+    let slots = Arc::new(Semaphore::new(max_connections));
+    loop {
+        let (slot, stream) = tokio::select! {
+            biased;
+            () = tasks.stopping().cancelled() => break,
+            accepted = accept(&listener, &slots) => accepted,
+        };
+        let (acceptor, http) = (acceptor.clone(), Arc::clone(&http));
+        let stopping = tasks.stopping().clone();
+        tasks.spawn(async move {
+            let shaken = tokio::select! {
+                // Nobody waits for a peer that has not asked for anything yet.
+                () = stopping.cancelled() => return,
+                shaken = timeout(HANDSHAKE_TIMEOUT, shake(stream, acceptor)) => shaken,
+            };
+            match shaken {
+                Ok(Ok(Some(stream))) => http.serve(stream).await,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => tracing::debug!("TLS handshake took too long"),
+            }
+            drop(slot);
+        });
+    }
+    // Nobody new: the port answers "refused" from here on.
+    drop(listener);
+    http.shutdown().await;
 }
 
-/// The same for processes of the installation: who asks for the protocol of the mesh speaks with that.
+/// The same for processes of the installation, who come in by the mesh: who asks for its protocol
+/// speaks with that.
 pub(crate) async fn serve_peers(
     listener: TcpListener,
     identity: Identity,
@@ -60,93 +89,84 @@ pub(crate) async fn serve_peers(
     mesh: Mesh,
     tasks: Tasks,
 ) {
-    let acceptor = TlsAcceptor::from(mesh::server_config(&identity));
-    serve_all(
-        listener,
-        acceptor,
-        router,
-        max_connections,
-        Some(mesh),
-        tasks,
-    )
-    .await;
-}
-
-async fn serve_all(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    router: Router,
-    max_connections: usize,
-    mesh: Option<Mesh>,
-    tasks: Tasks,
-) {
-    let mut http = Builder::new(TokioExecutor::new());
-    http.http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(BUFFER_BYTES);
-    http.http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT);
-    let http = Arc::new(http);
-    let service = TowerToHyperService::new(router);
+    let http = Arc::new(Http::new(router));
     let slots = Arc::new(Semaphore::new(max_connections));
-    let graceful = GracefulShutdown::new();
-
-    loop {
-        let (slot, (stream, from)) = tokio::select! {
-            biased;
-            () = tasks.stopping().cancelled() => break,
-            accepted = accept(&listener, &slots) => accepted,
+    let (serving, owner) = (Arc::clone(&http), tasks.clone());
+    let others: Others = Arc::new(move |stream, from| {
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            tracing::warn!(%from, "a peer is sent away: there are too many");
+            return;
         };
-        let (acceptor, http, service) = (acceptor.clone(), http.clone(), service.clone());
-        let (watcher, mesh) = (graceful.watcher(), mesh.clone());
-        let stopping = tasks.stopping().clone();
-        tasks.spawn(async move {
-            let shaken = tokio::select! {
-                // Nobody waits for a peer that has not asked for anything yet.
-                () = stopping.cancelled() => return,
-                shaken = timeout(HANDSHAKE_TIMEOUT, shake(stream, acceptor)) => shaken,
-            };
-            match (shaken, mesh) {
-                // It keeps count of its links itself.
-                (Ok(Ok(Some(stream))), Some(mesh)) if mesh::is_mesh(&stream) => {
-                    mesh.accept(stream, from);
-                }
-                (Ok(Ok(Some(stream))), _) => {
-                    let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
-                    let connection = http.serve_connection(stream, service);
-                    // The peer's manners are its own affair.
-                    if let Err(error) = watcher.watch(connection.into_owned()).await {
-                        tracing::debug!(%error, "connection ended");
-                    }
-                }
-                (Ok(Ok(None)), _) => {}
-                (Ok(Err(error)), Some(mesh)) if mesh::is_refusal(&error) => mesh.refuse(from),
-                (Ok(Err(error)), _) => tracing::debug!(%error, "TLS handshake failed"),
-                (Err(_), _) => tracing::debug!("TLS handshake took too long"),
-            }
+        let http = Arc::clone(&serving);
+        owner.spawn(async move {
+            http.serve(stream).await;
             drop(slot);
         });
+    });
+    mesh.serve(listener, &identity, Some(others), &tasks).await;
+    http.shutdown().await;
+}
+
+/// HTTP on connections that were accepted.
+struct Http {
+    builder: Builder<TokioExecutor>,
+    service: TowerToHyperService<Router>,
+    /// Nothing once it shuts down.
+    graceful: Mutex<Option<GracefulShutdown>>,
+}
+
+impl Http {
+    fn new(router: Router) -> Self {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_buf_size(BUFFER_BYTES);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        Self {
+            builder,
+            service: TowerToHyperService::new(router),
+            graceful: Mutex::new(Some(GracefulShutdown::new())),
+        }
     }
-    // Nobody new: the port answers "refused" from here on.
-    drop(listener);
-    graceful.shutdown().await;
+
+    /// Serves one connection to its end.
+    async fn serve(&self, stream: TlsStream<TcpStream>) {
+        let watcher = self.graceful.lock().as_ref().map(GracefulShutdown::watcher);
+        let Some(watcher) = watcher else {
+            return;
+        };
+        let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
+        let connection = self.builder.serve_connection(stream, self.service.clone());
+        // The peer's manners are its own affair.
+        if let Err(error) = watcher.watch(connection.into_owned()).await {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+
+    /// Ends connections after the requests that are under way, and waits for that.
+    async fn shutdown(&self) {
+        let graceful = self.graceful.lock().take();
+        if let Some(graceful) = graceful {
+            graceful.shutdown().await;
+        }
+    }
 }
 
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
-) -> (
-    Option<tokio::sync::OwnedSemaphorePermit>,
-    (TcpStream, SocketAddr),
-) {
+) -> (Option<tokio::sync::OwnedSemaphorePermit>, TcpStream) {
     // Never closed, so there is always a permit in the end.
     let slot = slots.clone().acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok(accepted) => return (slot, accepted),
+            Ok((stream, _)) => return (slot, stream),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_RETRY).await;

@@ -21,7 +21,7 @@ use mesh::Why;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::process::Process;
+use crate::process::{Errand, Process};
 
 /// Names a pipe; none is ever named again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,6 +154,7 @@ enum Due {
     Dial { from: Weak<Process>, to: SocketAddr },
     Arrive { pipe: PipeId, end: End, came: Came },
     Tick(Weak<Process>),
+    Do(Weak<Process>, Errand),
 }
 
 /// What comes to an end of a pipe.
@@ -245,6 +246,12 @@ impl Network {
                     drop(state);
                     if let Some(process) = process.upgrade() {
                         process.ticks();
+                    }
+                }
+                Due::Do(process, errand) => {
+                    drop(state);
+                    if let Some(process) = process.upgrade() {
+                        process.does(errand);
                     }
                 }
             }
@@ -406,6 +413,14 @@ impl Network {
     pub fn tick_at(&self, process: &Arc<Process>, at: Duration) {
         let process = Arc::downgrade(process);
         self.at(&mut self.state.lock(), at, Due::Tick(process));
+    }
+
+    /// Lets somebody do something after a while.
+    pub(crate) fn later(&self, process: &Arc<Process>, errand: Errand) {
+        let mut state = self.state.lock();
+        let wait = self.some_delay(state.weather);
+        let process = Arc::downgrade(process);
+        self.after(&mut state, wait, Due::Do(process, errand));
     }
 
     /// Nothing gets from one to the other until it is mended.

@@ -1,8 +1,9 @@
 //! A process as the others know it: the core of a mesh, driven over the simulated network.
 //!
 //! What the transport does over TLS is done here over [`Network`]: frames become bytes and back, links
-//! are made and end, time passes. What is acknowledged, and what is answered to who waits until it
-//! was heard, the checker sees on its way.
+//! are made and end, time passes. What takes long is run later and its end is heard of later still, so
+//! that anything may happen before, between and after. What is acknowledged, and what is answered to who
+//! waits until it was heard, the checker sees on its way.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,12 +16,12 @@ use bytes::Bytes;
 use kit::Entropy;
 use mesh::{
     Book, Heard, Options, Stats, Why,
-    core::{Core, Ground, LinkId, Output, Side, WaitId},
+    core::{Adopted, Core, Done, Ground, Job, LinkId, Output, Side, WaitId},
     frame::{Answer, Frame, LENGTH, Numbered},
 };
 use model::Version;
 use parking_lot::Mutex;
-use routes::{Message, Table};
+use routes::{Everything, Message, Resync, Table};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -50,6 +51,23 @@ impl Memory {
             Self::Ear(_) | Self::Listener(_) | Self::Nothing => Version::ZERO,
         }
     }
+
+    /// All that a table knows.
+    fn everything(&self) -> Option<Everything> {
+        match self {
+            Self::Table(table, _) => table.everything(),
+            Self::Ear(_) | Self::Listener(_) | Self::Nothing => None,
+        }
+    }
+}
+
+/// What a process does beside the rest, each step at a time of its own.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// Run this. What it adopts came over that pipe.
+    Run(Job, Option<PipeId>),
+    /// Hear what became of it. If it gathered, that was all there was.
+    Hear(Done, Option<Box<Everything>>),
 }
 
 /// A process.
@@ -70,6 +88,8 @@ struct Inside {
     pipes: BTreeMap<(PipeId, End), LinkId>,
     links: BTreeMap<LinkId, Line>,
     waits: BTreeMap<WaitId, oneshot::Sender<bool>>,
+    /// What is given now to those who asked for everything.
+    given: Option<Box<Everything>>,
     /// When it is ticked next.
     armed: Option<Duration>,
     is_dead: bool,
@@ -120,6 +140,7 @@ impl Process {
             pipes: BTreeMap::new(),
             links: BTreeMap::new(),
             waits: BTreeMap::new(),
+            given: None,
             armed: None,
             is_dead: false,
         };
@@ -243,18 +264,7 @@ impl Process {
                     if let (Some(line), Some(_)) = (inside.links.get_mut(&id), &self.checker) {
                         line.note(&numbered.frame);
                     }
-                    let joins = Joins::of(&numbered.frame);
-                    if let (Some(Joins::Asks), Some(checker)) = (joins, &self.checker) {
-                        checker.gives(pipe, &self.memory);
-                    }
-                    let before = self.memory.watched();
-                    let taken = joins.map(|_| inside.snapshots_taken());
                     inside.core.receive(id, numbered, now);
-                    // One whose own list came first has no need of it.
-                    let joins = joins.filter(|_| taken < Some(inside.snapshots_taken()));
-                    if let (Some(Joins::HasAll), Some(checker)) = (joins, &self.checker) {
-                        checker.joined(pipe, self, before);
-                    }
                 });
             }
             Err(why) => self.refuses(pipe, end, why),
@@ -267,6 +277,39 @@ impl Process {
             network.close(pipe, end);
         }
         self.lost(pipe, end, why);
+    }
+
+    pub(crate) fn does(self: &Arc<Self>, errand: Errand) {
+        match errand {
+            Errand::Run(job, over) => self.runs(job, over),
+            Errand::Hear(done, given) => self.with(|inside, _| {
+                inside.given = given;
+                inside.core.done(done);
+            }),
+        }
+    }
+
+    fn runs(self: &Arc<Self>, job: Job, over: Option<PipeId>) {
+        let Some(network) = self.network.upgrade() else {
+            return;
+        };
+        self.with(|_, now| {
+            let before = self.memory.watched();
+            let given = match &job {
+                Job::Gather(_) => self.memory.everything().map(Box::new),
+                Job::Adopt(_) => None,
+            };
+            let done = job.run(now);
+            // One whose own list came first has no need of it.
+            let is_taken = match &done {
+                Done::Adopted(Adopted { resync, .. }) => matches!(resync, Resync::Taken { .. }),
+                Done::Gathered(_) => false,
+            };
+            if let (true, Some(pipe), Some(checker)) = (is_taken, over, &self.checker) {
+                checker.joined(pipe, self, before);
+            }
+            network.later(self, Errand::Hear(done, given));
+        });
     }
 
     pub(crate) fn ticks(self: &Arc<Self>) {
@@ -293,6 +336,7 @@ impl Process {
         for output in outputs {
             self.perform(&mut inside, &network, output);
         }
+        inside.given = None;
         let next = inside.core.next_wake().max(now + Duration::from_millis(1));
         if inside.armed.is_none_or(|at| next < at) {
             inside.armed = Some(next);
@@ -310,6 +354,12 @@ impl Process {
                     for message in line.acknowledged(ack.next) {
                         checker.acknowledged(self, &message);
                     }
+                }
+                if let (Frame::Part(part), Some(all), Some(checker)) =
+                    (&numbered.frame, &inside.given, &self.checker)
+                    && part.answer == Answer::Everything
+                {
+                    checker.gives(line.pipe, all);
                 }
                 match numbered.encode() {
                     Ok(bytes) => network.send(line.pipe, line.end, &bytes),
@@ -333,6 +383,13 @@ impl Process {
                     let _ = tell.send(everybody);
                 }
             }
+            Output::Run(job) => {
+                let over = match &job {
+                    Job::Adopt(adoption) => inside.links.get(&adoption.from).map(|line| line.pipe),
+                    Job::Gather(_) => None,
+                };
+                network.later(self, Errand::Run(job, over));
+            }
             Output::Complain(who, why) => {
                 tracing::debug!(from = %self.address, %who, %why, "refused");
             }
@@ -341,10 +398,6 @@ impl Process {
 }
 
 impl Inside {
-    fn snapshots_taken(&self) -> u64 {
-        self.core.stats().counts.snapshots_taken
-    }
-
     fn forget(&mut self, pipe: PipeId, end: End) -> Option<LinkId> {
         let id = self.pipes.remove(&(pipe, end))?;
         self.links.remove(&id);
@@ -371,31 +424,6 @@ impl Line {
             all.extend(self.pushed.pop_front().map(|(_, message)| message));
         }
         all
-    }
-}
-
-/// A step of taking everything that another knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Joins {
-    Asks,
-    HasAll,
-}
-
-impl Joins {
-    fn of(frame: &Frame) -> Option<Self> {
-        match frame {
-            Frame::Ask(ask) if ask.full => Some(Self::Asks),
-            Frame::Part(part) if part.last && part.answer == Answer::Everything => {
-                Some(Self::HasAll)
-            }
-            Frame::Ask(_)
-            | Frame::Part(_)
-            | Frame::Hello(_)
-            | Frame::Push(_)
-            | Frame::Ack(_)
-            | Frame::More(_)
-            | Frame::Datagram(_) => None,
-        }
     }
 }
 

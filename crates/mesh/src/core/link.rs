@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use model::Version;
 
-use super::{standing::Memory, sync::Giving};
+use super::{standing::Memory, tell::Giving};
 use crate::frame::Hello;
 
 /// Names a link of this process; none is ever named again.

@@ -1,4 +1,4 @@
-//! Asking others for what this process lacks, and telling them what they lack.
+//! Asking others for what this process lacks.
 //!
 //! Once each round one of those who have a table is asked for what is newer than the *mark*: how far
 //! the own watch has passed, or a peer has vouched for. An answer that came in full moves the mark to
@@ -9,37 +9,44 @@
 //! round before it takes everything: after a short hiccup a hundred thousand routes would travel for
 //! a handful of changes.
 
-use std::{sync::Arc, time::Duration, vec};
+use std::{sync::Arc, time::Duration};
 
 use model::Version;
 use rand_next::seq::SliceRandom as _;
 use routes::{Message, Resync, Route, Snapshot};
 
-use super::{Core, LinkId, link::Asked};
-use crate::frame::{Answer, Ask, Frame, More, Part, fits, fitting};
-
-/// The most messages of one part; fewer if they are large.
-const PART: usize = 512;
-/// How many parts may be on their way: while one is read the next is written.
-const AHEAD: usize = 3;
-
-/// An answer on its way to who asked.
-#[derive(Debug)]
-pub(super) struct Giving {
-    round: u64,
-    answer: Answer,
-    rest: vec::IntoIter<Message>,
-    stamp: u64,
-    watched: Version,
-}
+use super::{
+    Core, LinkId, Output,
+    jobs::{Adopted, Adoption, Done, Job},
+    link::Asked,
+};
+use crate::frame::{Answer, Ask, Frame, More, Part};
 
 /// Everything a peer knows, on its way here.
 #[derive(Debug)]
-pub(super) struct Joining {
-    pub(super) link: LinkId,
+pub(super) enum Joining {
+    /// Its parts come.
+    Hearing(Hearing),
+    /// All came, over this link, with this stamp, and is being adopted: whatever becomes of the link.
+    Adopting(LinkId, u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Hearing {
+    link: LinkId,
     routes: Vec<Arc<Route>>,
     deletions: Vec<Message>,
     is_whole: bool,
+}
+
+impl Joining {
+    /// Whether more of it is to come over this link.
+    pub(super) fn is_heard_from(&self, id: LinkId) -> bool {
+        match self {
+            Self::Hearing(hearing) => hearing.link == id,
+            Self::Adopting(..) => false,
+        }
+    }
 }
 
 impl Core {
@@ -108,104 +115,23 @@ impl Core {
             full: is_full,
         };
         if is_full {
-            self.joining = Some(Joining {
+            self.joining = Some(Joining::Hearing(Hearing {
                 link: id,
                 routes: Vec::new(),
                 deletions: Vec::new(),
                 is_whole: true,
-            });
+            }));
         }
         self.send(id, Frame::Ask(ask));
         true
     }
 
-    pub(super) fn answer(&mut self, id: LinkId, ask: Ask) {
-        let giving = self.answer_to(ask);
-        if let Some(link) = self.links.get_mut(&id) {
-            link.giving = Some(giving);
+    /// A job has ended.
+    pub fn done(&mut self, done: Done) {
+        match done {
+            Done::Gathered(gathered) => self.tell_everything(&gathered),
+            Done::Adopted(adopted) => self.adopted(&adopted),
         }
-        for _ in 0..AHEAD {
-            self.continue_answer(id, ask.round);
-        }
-    }
-
-    fn answer_to(&mut self, ask: Ask) -> Giving {
-        let nothing = |answer, watched| Giving {
-            round: ask.round,
-            answer,
-            rest: Vec::new().into_iter(),
-            stamp: 0,
-            watched,
-        };
-        let Some(book) = self.ground.book.as_ref().filter(|book| book.synced()) else {
-            return nothing(Answer::Unsynced, Version::ZERO);
-        };
-        if ask.full {
-            let Some(all) = book.everything() else {
-                return nothing(Answer::Unsynced, Version::ZERO);
-            };
-            let routes = all.snapshot.routes.into_iter().map(Message::Upsert);
-            let deletions = all.deletions.into_iter().map(Message::Delete);
-            let rest: Vec<Message> = routes.chain(deletions).collect();
-            if !rest.iter().all(fits) {
-                // What it lacked would count as gone.
-                self.counts.overflowed += 1;
-                return nothing(Answer::Unsynced, Version::ZERO);
-            }
-            self.counts.snapshots_given += 1;
-            return Giving {
-                round: ask.round,
-                answer: Answer::Everything,
-                rest: rest.into_iter(),
-                stamp: all.stamp,
-                watched: all.snapshot.version,
-            };
-        }
-        match book.since(ask.after, ask.told) {
-            None => nothing(Answer::Forgotten, book.watched()),
-            Some(mut changes) => {
-                let all = changes.messages.len();
-                changes.messages.retain(fits);
-                let left_out = all - changes.messages.len();
-                if left_out > 0 {
-                    // So this vouches for nothing: the asker's own watch has to bring the rest.
-                    self.counts.overflowed += left_out as u64;
-                    changes.watched = Version::ZERO;
-                }
-                self.counts.told += changes.messages.len() as u64;
-                Giving {
-                    round: ask.round,
-                    answer: Answer::Changes,
-                    rest: changes.messages.into_iter(),
-                    stamp: changes.stamp,
-                    watched: changes.watched,
-                }
-            }
-        }
-    }
-
-    /// Sends the next part, if there is one. What was overtaken by another question is not continued.
-    pub(super) fn continue_answer(&mut self, id: LinkId, round: u64) {
-        let Some(link) = self.links.get_mut(&id) else {
-            return;
-        };
-        let Some(giving) = link.giving.as_mut().filter(|g| g.round == round) else {
-            return;
-        };
-        let most = fitting(giving.rest.as_slice().iter().take(PART));
-        let messages: Vec<Message> = giving.rest.by_ref().take(most).collect();
-        let part = Part {
-            round,
-            answer: giving.answer,
-            messages,
-            last: giving.rest.len() == 0,
-            stamp: giving.stamp,
-            watched: giving.watched,
-        };
-        if part.last {
-            link.giving = None;
-        }
-        self.send(id, Frame::Part(part));
     }
 
     pub(super) fn take_part(&mut self, id: LinkId, part: Part, now: Duration) {
@@ -222,11 +148,11 @@ impl Core {
         link.asked = (!is_last).then_some(Asked { at: now, ..asked });
         match part.answer {
             Answer::Changes => self.take_changes(id, part, now),
-            Answer::Everything if asked.is_full => self.take_everything(id, part, now),
+            Answer::Everything if asked.is_full => self.take_everything(id, part),
             // Everything was not asked for, or is not what came.
             Answer::Everything | Answer::Forgotten | Answer::Unsynced => {
                 if asked.is_full {
-                    self.joining = None;
+                    self.joining.take_if(|joining| joining.is_heard_from(id));
                 }
                 if part.answer == Answer::Forgotten {
                     self.fell_behind(id, part.watched, now);
@@ -258,48 +184,59 @@ impl Core {
         }
     }
 
-    fn take_everything(&mut self, id: LinkId, part: Part, now: Duration) {
-        let Some(joining) = self.joining.as_mut().filter(|j| j.link == id) else {
+    fn take_everything(&mut self, id: LinkId, part: Part) {
+        let mut joining = self.joining.take_if(|joining| joining.is_heard_from(id));
+        let Some(Joining::Hearing(hearing)) = &mut joining else {
             return;
         };
         for message in part.messages {
             match message {
-                Message::Upsert(route) => joining.routes.push(route),
-                Message::Delete(_) => joining.deletions.push(message),
+                Message::Upsert(route) => hearing.routes.push(route),
+                Message::Delete(_) => hearing.deletions.push(message),
                 // Its key would count as absent, and be deleted.
                 Message::Unreadable(_) => {
                     self.counts.invalid += 1;
-                    joining.is_whole = false;
+                    hearing.is_whole = false;
                 }
             }
         }
-        if joining.routes.len() + joining.deletions.len() > self.options.max_snapshot {
-            joining.is_whole = false;
-            joining.routes = Vec::new();
-            joining.deletions = Vec::new();
+        if hearing.routes.len() + hearing.deletions.len() > self.options.max_snapshot {
+            hearing.is_whole = false;
+            hearing.routes = Vec::new();
+            hearing.deletions = Vec::new();
         }
         if !part.last {
-            return;
+            self.joining = joining;
+        } else if hearing.is_whole {
+            let adoption = Adoption {
+                from: id,
+                ground: self.ground.clone(),
+                snapshot: Snapshot {
+                    version: part.watched,
+                    routes: std::mem::take(&mut hearing.routes),
+                },
+                deletions: std::mem::take(&mut hearing.deletions),
+            };
+            self.joining = Some(Joining::Adopting(id, part.stamp));
+            self.outputs.push_back(Output::Run(Job::Adopt(adoption)));
         }
-        let (Some(joining), Some(book)) = (self.joining.take(), &self.ground.book) else {
+    }
+
+    /// What a peer knew was taken, or not.
+    fn adopted(&mut self, adopted: &Adopted) {
+        let Some(Joining::Adopting(id, stamp)) = self.joining.take() else {
             return;
         };
-        if !joining.is_whole {
-            return;
+        for outcome in &adopted.deletions {
+            self.counts.count(outcome);
         }
-        let snapshot = Snapshot {
-            version: part.watched,
-            routes: joining.routes,
-        };
-        match book.replace_all(snapshot, now) {
+        match adopted.resync {
             Resync::Taken { .. } => self.counts.snapshots_taken += 1,
             Resync::Older | Resync::OlderThanTold => {}
         }
-        for message in joining.deletions {
-            self.take_message(message, now);
-        }
         if let Some(link) = self.links.get_mut(&id) {
-            link.told = Some(part.stamp);
+            // It may have told of more since.
+            link.told = link.told.max(Some(stamp));
         }
     }
 

@@ -4,8 +4,12 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use mesh::Role;
 use routes::{Snapshot, Table};
+use tokio::time::timeout;
 
-use crate::world::{Node, delete, eventually, linked, route, upsert, v};
+use crate::{
+    slow::{Gate, Opens, Slow},
+    world::{Node, Plan, delete, eventually, linked, route, upsert, v},
+};
 
 const MANY: u64 = 100_000;
 
@@ -102,4 +106,60 @@ async fn seeds_may_come_later() {
     second.seeds.send_replace(Some([first.address].into()));
     let nodes = [first, second];
     linked(&nodes).await;
+}
+
+/// One joins, and everything waits at a gate: at who gives it, or at who takes it. Whoever writes
+/// meanwhile is told that all have heard; it would wait for an hour.
+async fn is_heard_meanwhile(at_giver: bool, at_taker: bool) {
+    let gate = Arc::new(Gate::default());
+    let _opens = Opens(Arc::clone(&gate));
+    let slow = |plan: &mut Plan| {
+        let gate = Arc::clone(&gate);
+        plan.seen = Box::new(|table| Arc::new(Slow { table, gate }));
+    };
+    let giver = Node::start(|plan| {
+        if at_giver {
+            slow(plan);
+        }
+    })
+    .await;
+    let writer = Node::start(|plan| {
+        plan.role = Role::Api;
+        plan.book = None;
+        plan.ack_timeout = Some(Duration::from_secs(3600));
+        plan.seeds = [giver.address].into();
+    })
+    .await;
+    let late = Node::start(|plan| {
+        plan.book = Some(Arc::default());
+        plan.seeds = [giver.address, writer.address].into();
+        if at_taker {
+            slow(plan);
+        }
+    })
+    .await;
+    eventually("it joins", || gate.is_somebody_there()).await;
+    eventually("both are told", || writer.mesh.stats().in_standing == 2).await;
+    for version in 5..50 {
+        writer.mesh.say(upsert("box", version));
+        let heard = timeout(Duration::from_secs(60), writer.mesh.heard(v(version))).await;
+        assert_eq!(heard, Ok(true));
+        for node in [&giver, &late] {
+            assert_eq!(node.version_of("box"), Some(v(version)));
+        }
+    }
+    assert!(!late.table.synced(), "it still joins");
+    gate.open();
+    eventually("it took everything", || late.table.synced()).await;
+    assert_eq!(late.content(), giver.content());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_heard_by_one_that_gathers_everything_meanwhile() {
+    is_heard_meanwhile(true, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_heard_by_one_that_adopts_everything_meanwhile() {
+    is_heard_meanwhile(false, true).await;
 }

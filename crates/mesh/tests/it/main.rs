@@ -5,6 +5,7 @@
 mod bad;
 mod faults;
 mod joining;
+mod slow;
 mod world;
 
 use std::sync::Arc;

@@ -85,6 +85,9 @@ pub(crate) struct Plan {
     pub(crate) ear: Option<Arc<dyn Heard>>,
     pub(crate) hours_off: i64,
     pub(crate) max_said: usize,
+    pub(crate) ack_timeout: Option<Duration>,
+    /// How the mesh sees the table.
+    pub(crate) seen: Box<dyn FnOnce(Arc<Table>) -> Arc<dyn Book> + Send>,
 }
 
 pub(crate) struct Node {
@@ -126,12 +129,15 @@ impl Node {
             ear: None,
             hours_off: 0,
             max_said: 1 << 14,
+            ack_timeout: None,
+            seen: Box::new(|table| table),
         };
         adjust(&mut plan);
         let listener = TcpListener::bind(plan.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut options = Options::new(plan.cluster, plan.role, plan.advertise.unwrap_or(address));
         options.max_said = plan.max_said;
+        options.ack_timeout = plan.ack_timeout.unwrap_or(options.ack_timeout);
         let identity = identity(plan.key);
         let (sender, seeds) = watch::channel(Some(plan.seeds));
         let clock = ManualClock::starting_at(0);
@@ -140,7 +146,7 @@ impl Node {
         let tasks = Tasks::default();
         let table = plan.book.clone().unwrap_or_default();
         let means = Means {
-            book: plan.book.map(|book| book as Arc<dyn Book>),
+            book: plan.book.map(plan.seen),
             ear: plan.ear,
             identity: identity.clone(),
             seeds,
@@ -148,14 +154,9 @@ impl Node {
             entropy: Arc::new(Entropy::from_os()),
         };
         let mesh = Mesh::start(options, means, &tasks);
-        let (serving, handshakes) = (mesh.clone(), Tasks::default());
-        let stop = tasks.stopping().clone();
+        let (serving, owner) = (mesh.clone(), tasks.clone());
         tasks.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = serving.serve(listener, &identity, &handshakes) => {}
-            }
+            serving.serve(listener, &identity, None, &owner).await;
         });
         Self {
             mesh,

@@ -104,13 +104,8 @@ impl Company {
     /// Listens to them, on a port that is for nothing else.
     pub(crate) fn listen(&self, listener: TcpListener, identity: Identity) {
         let (mesh, tasks) = (self.mesh.clone(), self.tasks.clone());
-        let stop = self.tasks.stopping().clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = mesh.serve(listener, &identity, &tasks) => {}
-            }
-        });
+        self.tasks
+            .spawn(async move { mesh.serve(listener, &identity, None, &tasks).await });
     }
 
     /// Waits until all that are known are met, and have met this process, or a while: who comes in before

@@ -8,7 +8,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use model::{Name, Namespace, Sandbox, Version};
-use routes::{Deletion, Message, Route, keep};
+use routes::{Deletion, Everything, Message, Route, keep};
 
 use super::{Checker, State};
 use crate::{
@@ -50,15 +50,9 @@ impl Checker {
         }
     }
 
-    /// Sees what somebody knows who is asked for all of it.
-    pub fn gives(&self, pipe: PipeId, memory: &Memory) {
-        let all = match memory {
-            Memory::Table(table, _) => table.everything(),
-            Memory::Ear(_) | Memory::Listener(_) | Memory::Nothing => None,
-        };
-        if let Some(all) = all {
-            self.state.lock().given.insert(pipe, all);
-        }
+    /// Sees that somebody gives this to who asked for all of it.
+    pub fn gives(&self, pipe: PipeId, all: &Everything) {
+        self.state.lock().given.insert(pipe, all.clone());
     }
 
     /// Hears that somebody took all of it, who had come so far before.

@@ -5,7 +5,8 @@
 //! - A partition that heals: how long, and how many rounds, until all tables are equal.
 //! - 100,000 routes and 1,000 changes a second, beside the same changes by the watches alone: what
 //!   the mesh adds in CPU, bytes and memory.
-//! - A gateway that knows nothing, until it knows 100,000 routes.
+//! - A gateway that knows nothing, until it knows 100,000 routes, and how long changes take meanwhile
+//!   beside how long they take while nobody joins.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -229,24 +230,72 @@ async fn load() -> Result<()> {
         Target::AtMost(0.1),
     );
 
-    let begun = Instant::now();
-    let late = Node::joining(&nodes, &tasks).await?;
-    node::eventually(|| late.table.synced()).await?;
-    let took = begun.elapsed();
-    let stats = late.mesh.stats();
-    println!(
-        "one that knew nothing knows {} routes after {}, of {:.1} MB",
-        late.table.stats().routes,
-        human(took),
-        stats.bytes_received as f64 / 1e6
-    );
-    verdict(
-        "seconds until it does",
-        took.as_secs_f64(),
-        Target::AtMost(3.0),
-    );
+    joining(&nodes, &api, &mut version).await?;
     let _ = tasks.drain(Duration::from_secs(5)).await;
     Ok(())
+}
+
+/// Gateways that know nothing join, one after the other; changes go on, and as many before each.
+async fn joining(nodes: &[Node], api: &Node, version: &mut u64) -> Result<()> {
+    const TIMES: usize = 3;
+    let (mut quiet, mut busy, mut took) = <(Samples, Samples, Samples)>::default();
+    let (mut all, mut unheard, mut worst) = (0, 0, Duration::ZERO);
+    for _ in 0..TIMES {
+        let tasks = Tasks::default();
+        for _ in 0..CHANGES {
+            change(api, version, &mut quiet).await;
+        }
+        let begun = Instant::now();
+        let late = Node::joining(nodes, &tasks).await?;
+        while !late.table.synced() {
+            unheard += u64::from(!change(api, version, &mut busy).await);
+            all += 1;
+            if begun.elapsed() > Duration::from_secs(60) {
+                return Err("it never knows all".into());
+            }
+        }
+        took.record(begun.elapsed());
+        worst = worst.max(begun.elapsed());
+        println!(
+            "one that knew nothing knows {} routes after {}, of {:.1} MB",
+            late.table.stats().routes,
+            human(begun.elapsed()),
+            late.mesh.stats().bytes_received as f64 / 1e6
+        );
+        late.mesh.leave().await;
+        let _ = tasks.drain(Duration::from_secs(5)).await;
+        let rest = nodes.len();
+        node::eventually(|| api.mesh.stats().in_standing == rest).await?;
+    }
+    took.print("one that knew nothing until it knows all");
+    verdict(
+        "seconds until it does, the worst",
+        worst.as_secs_f64(),
+        Target::AtMost(3.0),
+    );
+    quiet.print("change until it is told that all do");
+    busy.print("the same while one joins");
+    println!("of {all} changes while one joined, {unheard} were not heard by everybody in time");
+    let ratio = |q: f64| busy.quantile(q).as_secs_f64() / quiet.quantile(q).as_secs_f64();
+    for (name, q) in [("p50", 0.5), ("p99", 0.99), ("the worst", 1.0)] {
+        println!(
+            "while one joins over while none does, {name:<12} {:>8.2}",
+            ratio(q)
+        );
+    }
+    Ok(())
+}
+
+/// Measures one change, and answers whether everybody has heard of it in time.
+async fn change(api: &Node, version: &mut u64, samples: &mut Samples) -> bool {
+    *version += 1;
+    let begun = Instant::now();
+    api.mesh
+        .say(message(*version % ROUTES, State::Paused, *version));
+    let heard = api.mesh.heard(Version::from_u64(*version)).await;
+    samples.record(begun.elapsed());
+    sleep(Duration::from_micros(500)).await;
+    heard
 }
 
 struct Cost {

@@ -55,12 +55,10 @@ impl Node {
         };
         let options = Options::new("bench", plan.role, plan.advertise);
         let mesh = Mesh::start(options, means, tasks);
-        let (serving, stop, owner) = (mesh.clone(), tasks.stopping().clone(), tasks.clone());
+        let (serving, owner) = (mesh.clone(), tasks.clone());
         tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = serving.serve(plan.listener, &identity, &owner) => {}
-            }
+            let listener = plan.listener;
+            serving.serve(listener, &identity, None, &owner).await;
         });
         Ok(Self {
             mesh,

@@ -1,7 +1,4 @@
-//! The core alone, under a network that loses, repeats, reorders and cuts: whatever happens, tables
-//! are equal after a few quiet rounds, nothing is resurrected, and what was reported as heard was.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Processes without a network: whoever tests decides what happens to every frame, link and job.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,31 +9,30 @@ use std::{
 
 use mesh::{
     Book, Options, Role, Why,
-    core::{Core, Ground, LinkId, Output, Side, WaitId},
+    core::{Core, Done, Ground, Job, LinkId, Output, Side, WaitId},
     frame::Numbered,
 };
 use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
-use proptest::prelude::*;
 use routes::{
     Address, Deletion, Gate, Limits, Message, Outcome, Route, Snapshot, State, Table, Writer,
 };
 
-const PROCESSES: usize = 4;
-const KEYS: u8 = 6;
+pub(crate) const PROCESSES: usize = 4;
+pub(crate) const KEYS: u8 = 6;
 
-fn address(n: usize) -> SocketAddr {
+pub(crate) fn address(n: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, u8::try_from(n).unwrap()], 7000))
 }
 
-fn name(key: u8) -> Name {
+pub(crate) fn name(key: u8) -> Name {
     Name::new(format!("n{key}")).unwrap()
 }
 
-fn namespace() -> Namespace {
+pub(crate) fn namespace() -> Namespace {
     Namespace::new("team").unwrap()
 }
 
-fn message(key: u8, version: u64, is_delete: bool) -> Message {
+pub(crate) fn message(key: u8, version: u64, is_delete: bool) -> Message {
     let version = Version::from_u64(version);
     if is_delete {
         return Message::Delete(Deletion {
@@ -64,39 +60,44 @@ fn message(key: u8, version: u64, is_delete: bool) -> Message {
 }
 
 /// One process: a core, a table, and a watch of the store.
-struct Process {
-    core: Core,
-    table: Arc<Table>,
-    watched: usize,
-    waits: BTreeMap<WaitId, Message>,
+pub(crate) struct Process {
+    pub(crate) core: Core,
+    pub(crate) table: Arc<Table>,
+    pub(crate) watched: usize,
+    pub(crate) waits: BTreeMap<WaitId, Message>,
 }
 
-type End = (usize, LinkId);
+pub(crate) type End = (usize, LinkId);
 
-struct World {
-    now: Duration,
-    history: Vec<(u8, bool)>,
-    processes: Vec<Process>,
-    started: u64,
+pub(crate) struct World {
+    pub(crate) now: Duration,
+    pub(crate) history: Vec<(u8, bool)>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) started: u64,
     /// The other end of each end of a link.
-    links: BTreeMap<End, End>,
+    pub(crate) links: BTreeMap<End, End>,
     /// What is on its way to an end.
-    flying: BTreeMap<End, VecDeque<Numbered>>,
-    dials: VecDeque<(usize, SocketAddr)>,
+    pub(crate) flying: BTreeMap<End, VecDeque<Numbered>>,
+    pub(crate) dials: VecDeque<(usize, SocketAddr)>,
+    /// What takes long and is not run yet, and what is and was not heard of.
+    pub(crate) jobs: VecDeque<(usize, Job)>,
+    pub(crate) done: VecDeque<(usize, Done)>,
+    /// Whether that is left alone when all else comes to rest.
+    pub(crate) are_jobs_held: bool,
     /// Pairs that cannot reach each other: from, to.
-    apart: BTreeSet<(usize, usize)>,
-    said: usize,
-    max_said: usize,
+    pub(crate) apart: BTreeSet<(usize, usize)>,
+    pub(crate) said: usize,
+    pub(crate) max_said: usize,
     /// Whether all are told where all are, or only where the first is.
-    are_all_seeds: bool,
+    pub(crate) are_all_seeds: bool,
 }
 
 impl World {
-    fn new(max_said: usize) -> Self {
+    pub(crate) fn new(max_said: usize) -> Self {
         Self::with(max_said, true)
     }
 
-    fn with(max_said: usize, are_all_seeds: bool) -> Self {
+    pub(crate) fn with(max_said: usize, are_all_seeds: bool) -> Self {
         let mut world = Self {
             now: Duration::from_secs(1),
             history: Vec::new(),
@@ -105,6 +106,9 @@ impl World {
             links: BTreeMap::new(),
             flying: BTreeMap::new(),
             dials: VecDeque::new(),
+            jobs: VecDeque::new(),
+            done: VecDeque::new(),
+            are_jobs_held: false,
             apart: BTreeSet::new(),
             said: 0,
             max_said,
@@ -121,7 +125,7 @@ impl World {
         world
     }
 
-    fn process(&mut self, n: usize) -> Process {
+    pub(crate) fn process(&mut self, n: usize) -> Process {
         self.started += 1;
         let table = Arc::new(Table::new(Limits {
             retention: Duration::from_secs(5),
@@ -148,7 +152,7 @@ impl World {
     }
 
     /// A full list of the store, by the own watch.
-    fn list(&mut self, n: usize) {
+    pub(crate) fn list(&mut self, n: usize) {
         let mut last = BTreeMap::new();
         for (at, (key, is_delete)) in self.history.iter().enumerate() {
             last.insert(*key, (at, *is_delete));
@@ -167,7 +171,7 @@ impl World {
         process.table.replace_all(snapshot, self.now);
     }
 
-    fn watch(&mut self, n: usize, count: usize) {
+    pub(crate) fn watch(&mut self, n: usize, count: usize) {
         let process = &mut self.processes[n];
         for _ in 0..count {
             let Some((key, is_delete)) = self.history.get(process.watched) else {
@@ -184,7 +188,7 @@ impl World {
         }
     }
 
-    fn write(&mut self, n: usize, key: u8, is_delete: bool) {
+    pub(crate) fn write(&mut self, n: usize, key: u8, is_delete: bool) {
         self.history.push((key, is_delete));
         let version = self.history.len() as u64;
         let said = message(key, version, is_delete);
@@ -195,7 +199,7 @@ impl World {
         self.perform(n);
     }
 
-    fn restart(&mut self, n: usize) {
+    pub(crate) fn restart(&mut self, n: usize) {
         let ends: Vec<End> = self
             .links
             .keys()
@@ -204,6 +208,8 @@ impl World {
             .collect();
         self.processes[n] = self.process(n);
         self.dials.retain(|(from, _)| *from != n);
+        self.jobs.retain(|(of, _)| *of != n);
+        self.done.retain(|(of, _)| *of != n);
         for end in ends {
             self.flying.remove(&end);
             if let Some(other) = self.links.remove(&end) {
@@ -217,7 +223,7 @@ impl World {
         self.perform(n);
     }
 
-    fn cut(&mut self, end: End) {
+    pub(crate) fn cut(&mut self, end: End) {
         let Some(other) = self.links.remove(&end) else {
             return;
         };
@@ -232,7 +238,7 @@ impl World {
     }
 
     /// Does what a core says.
-    fn perform(&mut self, n: usize) {
+    pub(crate) fn perform(&mut self, n: usize) {
         let outputs: Vec<Output> = self.processes[n].core.outputs().collect();
         for output in outputs {
             match output {
@@ -249,13 +255,14 @@ impl World {
                         self.check_heard(&said);
                     }
                 }
+                Output::Run(job) => self.jobs.push_back((n, job)),
                 Output::Complain(..) => {}
             }
         }
     }
 
     /// One side has closed a link; the other hears of it when it has read what was on its way.
-    fn cut_from(&mut self, n: usize, id: LinkId) {
+    pub(crate) fn cut_from(&mut self, n: usize, id: LinkId) {
         if let Some(other) = self.links.remove(&(n, id)) {
             self.flying.remove(&(n, id));
             self.links.remove(&other);
@@ -266,7 +273,7 @@ impl World {
         }
     }
 
-    fn check_heard(&mut self, said: &Message) {
+    pub(crate) fn check_heard(&mut self, said: &Message) {
         self.said += 1;
         for process in &self.processes {
             let again = process.table.apply(Writer::Peer, said.clone(), self.now);
@@ -277,7 +284,7 @@ impl World {
         }
     }
 
-    fn dial(&mut self) {
+    pub(crate) fn dial(&mut self) {
         let Some((from, to)) = self.dials.pop_front() else {
             return;
         };
@@ -298,7 +305,7 @@ impl World {
         self.perform(from);
     }
 
-    fn deliver(&mut self, end: End) {
+    pub(crate) fn deliver(&mut self, end: End) {
         let queue = self.flying.get_mut(&end);
         if let Some(numbered) = queue.and_then(VecDeque::pop_front) {
             // Through its bytes, as in life.
@@ -310,7 +317,20 @@ impl World {
         }
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(crate) fn run_job(&mut self) {
+        if let Some((n, job)) = self.jobs.pop_front() {
+            self.done.push_back((n, job.run(self.now)));
+        }
+    }
+
+    pub(crate) fn hear_of_job(&mut self) {
+        if let Some((n, done)) = self.done.pop_front() {
+            self.processes[n].core.done(done);
+            self.perform(n);
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
         for n in 0..PROCESSES {
             self.processes[n].core.tick(self.now);
@@ -318,7 +338,7 @@ impl World {
         }
     }
 
-    fn pick(&self, choice: u8) -> Option<End> {
+    pub(crate) fn pick(&self, choice: u8) -> Option<End> {
         let ends: Vec<End> = self
             .flying
             .iter()
@@ -329,10 +349,16 @@ impl World {
     }
 
     /// Everything that is on its way arrives.
-    fn calm(&mut self) {
+    pub(crate) fn calm(&mut self) {
         for _ in 0..100_000 {
-            if self.dials.is_empty() && self.pick(0).is_none() {
+            let is_working = !self.jobs.is_empty() || !self.done.is_empty();
+            let is_working = is_working && !self.are_jobs_held;
+            if self.dials.is_empty() && self.pick(0).is_none() && !is_working {
                 return;
+            }
+            if is_working {
+                self.run_job();
+                self.hear_of_job();
             }
             self.dial();
             if let Some(end) = self.pick(0) {
@@ -342,7 +368,7 @@ impl World {
         panic!("the processes never come to rest");
     }
 
-    fn rounds(&mut self, count: usize) {
+    pub(crate) fn rounds(&mut self, count: usize) {
         for _ in 0..count {
             for _ in 0..4 {
                 self.pass(Duration::from_millis(250));
@@ -351,14 +377,16 @@ impl World {
         }
     }
 
-    fn step(&mut self, (what, who, which): (u8, u8, u8)) {
+    pub(crate) fn step(&mut self, (what, who, which): (u8, u8, u8)) {
         let n = usize::from(who) % PROCESSES;
         match what {
-            0..=99 => {
+            0..=91 => {
                 if let Some(end) = self.pick(which) {
                     self.deliver(end);
                 }
             }
+            92..=95 => self.run_job(),
+            96..=99 => self.hear_of_job(),
             100..=139 => self.dial(),
             140..=164 => self.write(n, which % KEYS, which >= 150),
             165..=184 => self.watch(n, usize::from(which % 4)),
@@ -407,7 +435,7 @@ impl World {
 
     /// What a table holds is what the store held at that version, and nothing that was deleted at or
     /// below how far its watch has come.
-    fn check_tables(&self) {
+    pub(crate) fn check_tables(&self) {
         for process in &self.processes {
             let watched = process.table.watched().sequence();
             for route in process.table.routes() {
@@ -428,12 +456,12 @@ impl World {
         }
     }
 
-    fn content(&self, n: usize) -> BTreeMap<Name, Version> {
+    pub(crate) fn content(&self, n: usize) -> BTreeMap<Name, Version> {
         let routes = self.processes[n].table.routes();
         routes.iter().map(|r| (r.name.clone(), r.version)).collect()
     }
 
-    fn truth(&self) -> BTreeMap<Name, Version> {
+    pub(crate) fn truth(&self) -> BTreeMap<Name, Version> {
         let mut last = BTreeMap::new();
         for (at, (key, is_delete)) in self.history.iter().enumerate() {
             if *is_delete {
@@ -444,243 +472,4 @@ impl World {
         }
         last
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_fate_of_frames_and_links_ends_in_equal_tables(
-        steps in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u8>()), 0..400),
-        max_said in 1..20usize,
-    ) {
-        let mut world = World::new(max_said);
-        for step in steps {
-            world.step(step);
-        }
-        // The network heals; every watch still hangs.
-        world.apart.clear();
-        world.rounds(12);
-        // Who goes by a peer's snapshot alone, and has no list of its own since, gives that to nobody.
-        let vouches = |p: &Process| p.table.everything().is_some();
-        let does_anybody = world.processes.iter().any(vouches);
-        let do_all = world.processes.iter().all(vouches);
-        for n in 0..PROCESSES {
-            prop_assert!(!does_anybody || world.processes[n].table.synced(), "{}", n);
-            let (one, other) = (world.content(0), world.content(n));
-            prop_assert!(!do_all || one == other, "{one:?} {n}: {other:?}");
-        }
-        // The watches go on.
-        for n in 0..PROCESSES {
-            if !world.processes[n].table.synced() {
-                world.list(n);
-            }
-            let rest = world.history.len();
-            world.watch(n, rest);
-        }
-        world.rounds(6);
-        // Who was late is waited for again after a while.
-        let are_waited_for = |world: &World| {
-            let mut each = world.processes.iter();
-            each.all(|p| p.core.stats().in_standing == PROCESSES - 1)
-        };
-        let mut rounds = 0;
-        while !are_waited_for(&world) {
-            rounds += 1;
-            prop_assert!(rounds < 40, "some are not waited for again");
-            world.rounds(1);
-        }
-        for n in 0..PROCESSES {
-            prop_assert_eq!(world.content(n), world.truth(), "{}", n);
-            let stats = world.processes[n].core.stats();
-            let all = PROCESSES - 1;
-            prop_assert_eq!((stats.dialled, stats.in_standing), (all, all));
-            prop_assert!(world.processes[n].waits.is_empty(), "a wait never ends");
-        }
-        // Who was taken for gone is known to be there again, sooner or later.
-        let is_whole = |world: &World| {
-            let mut each = world.processes.iter();
-            each.all(|p| p.core.stats().alive == PROCESSES - 1)
-        };
-        let mut rounds = 0;
-        while !is_whole(&world) {
-            rounds += 1;
-            prop_assert!(rounds < 200, "the members stay apart");
-            world.rounds(1);
-        }
-        // And now everybody hears of a write.
-        let before = world.said;
-        world.write(0, 0, false);
-        world.calm();
-        prop_assert_eq!(world.said, before + 1);
-    }
-}
-
-#[test]
-fn a_partition_that_heals_is_repaired_by_the_first_question() {
-    let mut world = World::new(1 << 10);
-    world.rounds(2);
-    for n in 1..PROCESSES {
-        world.apart.extend([(0, n), (n, 0)]);
-    }
-    let ends: Vec<End> = world
-        .links
-        .keys()
-        .filter(|(p, _)| *p == 0)
-        .copied()
-        .collect();
-    for end in ends {
-        world.cut(end);
-    }
-    world.rounds(10);
-    for key in 0..KEYS {
-        world.write(1, key, false);
-        world.calm();
-    }
-    assert_eq!(world.content(0), BTreeMap::new());
-    assert_eq!(world.content(3), world.truth());
-    world.apart.clear();
-    let rounds = world.processes[0].core.stats().counts.rounds;
-    while world.content(0).is_empty() {
-        world.pass(Duration::from_millis(100));
-        world.calm();
-    }
-    assert_eq!(world.content(0), world.truth());
-    let rounds = world.processes[0].core.stats().counts.rounds - rounds;
-    assert!(
-        rounds <= 5,
-        "{rounds} rounds while it could dial nobody, none after"
-    );
-}
-
-#[test]
-fn a_process_that_does_not_acknowledge_is_waited_for_once() {
-    let mut world = World::new(1 << 10);
-    world.rounds(2);
-    // Nothing reaches the last one any more, and nobody hears of that.
-    let deaf = PROCESSES - 1;
-    let deliver_others = |world: &mut World| {
-        for _ in 0..1000 {
-            let ends: Vec<End> = world
-                .flying
-                .keys()
-                .filter(|(p, _)| *p != deaf)
-                .copied()
-                .collect();
-            for end in ends {
-                world.deliver(end);
-            }
-        }
-    };
-    world.write(0, 1, false);
-    deliver_others(&mut world);
-    assert_eq!(world.processes[0].waits.len(), 1, "it is waited for");
-    world.pass(Duration::from_millis(100));
-    assert_eq!(world.processes[0].waits.len(), 0, "for no longer than that");
-    assert_eq!(world.processes[0].core.stats().counts.late, 1);
-    world.write(0, 2, false);
-    deliver_others(&mut world);
-    assert_eq!(world.processes[0].waits.len(), 0, "and not again");
-    assert_eq!(world.said, 0, "and nobody says that everybody has heard");
-    // It takes what it was sent, and what comes then in time: it is one of those again.
-    world.rounds(6);
-    world.write(0, 3, false);
-    assert_eq!(world.processes[0].waits.len(), 1);
-    world.calm();
-    assert_eq!(world.said, 1);
-}
-
-#[test]
-fn a_process_that_always_acknowledges_late_is_waited_for_once_and_not_each_time_it_catches_up() {
-    let mut world = World::new(1 << 10);
-    world.rounds(2);
-    for turn in 0..50 {
-        world.write(0, turn % KEYS, false);
-        // Whatever is on its way to anybody takes longer than is waited for.
-        world.pass(Duration::from_millis(100));
-        world.pass(Duration::from_millis(50));
-        world.calm();
-        assert_eq!(world.processes[0].waits.len(), 0);
-    }
-    let counts = world.processes[0].core.stats().counts;
-    assert_eq!(counts.late, 3, "each of the others once");
-    // Over other links it is still known for that.
-    for end in world.links.keys().copied().collect::<Vec<_>>() {
-        world.cut(end);
-    }
-    world.pass(Duration::from_millis(400));
-    world.calm();
-    let stats = world.processes[0].core.stats();
-    assert_eq!((stats.dialled, stats.in_standing), (3, 0));
-    // When they keep up they are waited for again.
-    world.rounds(8);
-    assert_eq!(world.processes[0].core.stats().in_standing, 3);
-}
-
-#[test]
-fn equal_tables_tell_each_other_nothing() {
-    let mut world = World::new(1 << 10);
-    for key in 0..KEYS {
-        world.write(0, key, false);
-    }
-    world.rounds(8);
-    for n in 0..PROCESSES {
-        let rest = world.history.len();
-        world.watch(n, rest);
-    }
-    let told = |world: &World| -> u64 {
-        let each = world.processes.iter().map(|p| p.core.stats().counts.told);
-        each.sum()
-    };
-    let before = told(&world);
-    world.rounds(12);
-    assert_eq!(told(&world), before);
-    // Also while every watch hangs: a change is told once by each to each.
-    world.write(0, 1, false);
-    world.rounds(12);
-    let after = told(&world);
-    world.rounds(12);
-    assert_eq!(told(&world), after);
-}
-
-#[test]
-fn a_member_that_nobody_was_told_of_is_found_by_the_others() {
-    let mut world = World::with(1 << 10, false);
-    world.rounds(20);
-    for n in 0..PROCESSES {
-        let stats = world.processes[n].core.stats();
-        assert_eq!(stats.alive, PROCESSES - 1, "{n}");
-        assert_eq!(stats.dialled, PROCESSES - 1, "{n}");
-        assert_eq!(stats.unmet, 0, "{n}");
-    }
-}
-
-#[test]
-fn large_messages_go_in_frames_of_their_own_and_one_that_fits_in_none_ends_no_link() {
-    let masked = |key, version, length| match message(key, version, false) {
-        Message::Upsert(route) => Message::from(Route {
-            mask_host: Some("a".repeat(length).into()),
-            ..Route::clone(&route)
-        }),
-        Message::Delete(_) | Message::Unreadable(_) => unreachable!(),
-    };
-    let mut world = World::new(1 << 10);
-    world.rounds(2);
-    let many = (1..=200).map(|n| masked(n, u64::from(n), 2000));
-    world.processes[0].core.say(many, world.now);
-    world.perform(0);
-    world.calm();
-    for n in 0..PROCESSES {
-        assert_eq!(world.content(n).len(), 200, "{n}");
-    }
-    let huge = masked(201, 201, 2 << 20);
-    world.processes[0].core.say([huge], world.now);
-    world.perform(0);
-    world.rounds(4);
-    let stats = world.processes[0].core.stats();
-    assert_eq!((stats.dialled, stats.accepted), (3, 3));
-    assert!(stats.counts.overflowed > 0);
-    assert_eq!(stats.in_standing, 0, "they lack something");
-    assert_eq!(world.content(0).len(), 201);
-    assert_eq!(world.content(1).len(), 200);
 }
