@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use kit::Entropy;
 use model::{Key, Version};
 use parking_lot::Mutex;
+use routes::Message;
 use store::{
     Change, Deletion, Draft, Half, Listing, Precondition, Query, Record, Scope, Store, StoreError,
     Watch, WatchEvent, memory::MemoryStore,
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     plant::Plant,
+    process::Process,
     voice::{Patience, Voice, message_of},
 };
 
@@ -124,9 +126,24 @@ impl Desk {
         let said = self.voice.speaker().zip(message_of(record, is_removed));
         if let Some((speaker, message)) = said {
             speaker.say(message.clone());
+            self.lie(&speaker, &message);
             if let Some(patience) = &self.patience {
                 patience.wait(speaker, message);
             }
+        }
+    }
+
+    /// The defect of saying that what lives is gone.
+    fn lie(&self, speaker: &Arc<Process>, message: &Message) {
+        if self.plant != Some(Plant::FalseDeletions) || !self.entropy.chance(0.05) {
+            return;
+        }
+        if let Message::Upsert(route) = message {
+            speaker.say(Message::Delete(routes::Deletion {
+                namespace: route.namespace.clone(),
+                name: route.name.clone(),
+                version: route.version,
+            }));
         }
     }
 

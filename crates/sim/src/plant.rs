@@ -60,11 +60,13 @@ pub enum Plant {
     BoastfulSnapshot,
     /// A client is told that everybody has heard, and nobody was waited for.
     UnheardWrites,
+    /// Control says now and then of what it has written that it is gone.
+    FalseDeletions,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::BlindWrites,
         Self::BlindDeletes,
         Self::LostEvents,
@@ -88,6 +90,7 @@ impl Plant {
         Self::GravelessSnapshot,
         Self::BoastfulSnapshot,
         Self::UnheardWrites,
+        Self::FalseDeletions,
     ];
 }
 

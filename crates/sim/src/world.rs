@@ -186,6 +186,10 @@ impl World {
             if self.entropy.chance(0.3) {
                 self.trouble().await;
             }
+            // Where nobody tells anybody, what a gateway has not heard of matters most.
+            if self.around.is_silent && self.entropy.chance(0.1) {
+                self.deafen();
+            }
             self.look();
             let pause = match self.entropy.below(4) {
                 0 => 0,
@@ -274,7 +278,7 @@ impl World {
             if self.checker.changes() != changes {
                 (changes, still) = (self.checker.changes(), Duration::ZERO);
             }
-            if still >= STILL {
+            if still >= STILL && !self.around.is_silent {
                 self.late = rest::disagreements(&self.store, &gateways);
                 break;
             }

@@ -58,21 +58,25 @@ pub fn unrest(
             );
         }
     }
-    gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
+    for gateway in gateways {
+        found.gateway("gateways agree with the store", gateway, &sandboxes);
+    }
     for number in unanswered {
         found.broken("every request ends once", format!("{number} never did"));
     }
     found.0
 }
 
-/// Where gateways differ from the store.
+/// Where gateways differ from the store, one of which hears nothing of it but by others.
 #[must_use]
 pub fn disagreements(store: &MemoryStore, gateways: &[Arc<Gateway>]) -> Vec<Violation> {
     let mut found = Found::default();
     let records = store.truth();
     let of = records.iter().filter(|r| r.kind == SandboxSpec::KIND);
     let sandboxes: Vec<Sandbox> = of.filter_map(|record| record.decode().ok()).collect();
-    gateways.iter().for_each(|g| found.gateway(g, &sandboxes));
+    for gateway in gateways {
+        found.gateway("a gateway hears by others", gateway, &sandboxes);
+    }
     found.0
 }
 
@@ -218,7 +222,7 @@ impl Found {
         }
     }
 
-    fn gateway(&mut self, gateway: &Gateway, sandboxes: &[Sandbox]) {
+    fn gateway(&mut self, promise: &'static str, gateway: &Gateway, sandboxes: &[Sandbox]) {
         let key = |route: &Route| (route.namespace.clone(), route.name.clone());
         let wanted: BTreeMap<_, _> = sandboxes
             .iter()
@@ -232,7 +236,7 @@ impl Found {
             if wanted.get(key) != has.get(key) {
                 let (has, wanted) = (has.get(key), wanted.get(key));
                 self.broken(
-                    "gateways agree with the store",
+                    promise,
                     format!("gateway {}: {has:?}, not {wanted:?}", gateway.name),
                 );
             }
@@ -241,7 +245,7 @@ impl Found {
         let served: BTreeSet<_> = gateway.routes().into_keys().collect();
         if ids != served {
             self.broken(
-                "gateways agree with the store",
+                promise,
                 format!("gateway {} serves {served:?}, not {ids:?}", gateway.name),
             );
         }

@@ -58,13 +58,7 @@ impl World {
             18 | 19 => self.around.network.mend(),
             20 => self.around.network.cut_some(),
             21 => self.restart_replica(),
-            22 => {
-                let gateways = self.gateways();
-                let long = Duration::from_millis(self.entropy.below(120_000) as u64);
-                gateways[self.entropy.below(gateways.len())]
-                    .deaf
-                    .begin(long);
-            }
+            22 => self.deafen(),
             // Everything of one machine goes at once.
             _ => {
                 if let Some(leader) = self.control.take() {
@@ -77,6 +71,15 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Some gateway hears nothing of the store for a while.
+    pub(super) fn deafen(&self) {
+        let gateways = self.gateways();
+        let long = Duration::from_millis(self.entropy.below(120_000) as u64);
+        gateways[self.entropy.below(gateways.len())]
+            .deaf
+            .begin(long);
     }
 
     /// A replica of the API starts over, as the others know it; or hears late for a while.
