@@ -40,6 +40,7 @@
 //! | `standing` | what is remembered of who was late |
 //! | `sync` | asking, and taking what is answered |
 //! | `tell` | answering |
+//! | `told` | whom people were told of |
 //! | `targets` | whom to dial, and when |
 //! | `members` | who is there |
 
@@ -72,6 +73,7 @@ mod standing;
 mod sync;
 mod targets;
 mod tell;
+mod told;
 
 pub use ground::Ground;
 pub use jobs::{Adopted, Adoption, All, Done, Gathered, Job};
@@ -84,11 +86,10 @@ use speak::Waits;
 use standing::Memory;
 use sync::Joining;
 use targets::Targets;
+use told::Told;
 
 /// How long the other side may take to say hello.
 const HELLO: Duration = Duration::from_secs(2);
-/// About how many peers and reasons it is remembered that people were told.
-const MOST_TOLD: usize = 1024;
 
 /// What a driver has to do.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ pub struct Core {
     turns: Vec<LinkId>,
     next_round: Duration,
     rounds: u64,
-    told: BTreeSet<(SocketAddr, Why)>,
+    told: Told,
     counts: Counts,
     outputs: VecDeque<Output>,
     is_leaving: bool,
@@ -163,7 +164,7 @@ impl Core {
             is_gathering: false,
             turns: Vec::new(),
             rounds: 0,
-            told: BTreeSet::new(),
+            told: Told::default(),
             counts: Counts::default(),
             outputs: VecDeque::new(),
             is_leaving: false,
@@ -215,7 +216,7 @@ impl Core {
             return;
         };
         self.count_end(link.side.shown(), why);
-        self.joining.take_if(|joining| joining.is_heard_from(id));
+        let joining = self.joining.take_if(|joining| joining.is_heard_from(id));
         let memory = link.peer.as_ref().zip(link.memory.over_another_link());
         if let Some((peer, memory)) = memory {
             self.memories.retain(|_, memory| !memory.is_old(now));
@@ -227,6 +228,10 @@ impl Core {
                 .ended(to, id, link.peer.is_some(), why, now, &mut self.rng);
         }
         self.look_whom_to_dial(now);
+        if joining.is_some() {
+            // Before it is met again, and asked again.
+            self.begin_round(now);
+        }
         self.settle(now);
     }
 
@@ -317,6 +322,7 @@ impl Core {
         for id in late {
             self.close(id, Why::Silent, now);
         }
+        self.give_up_questions(now);
         for id in idle {
             // Acknowledged like any other: so each knows how far the other has come.
             self.push(id, Vec::new(), now);
@@ -392,7 +398,7 @@ impl Core {
 
     fn count_end(&mut self, who: SocketAddr, why: Why) {
         *self.counts.ended.entry(why).or_default() += 1;
-        if why.is_fault() && self.told.len() < MOST_TOLD && self.told.insert((who, why)) {
+        if why.is_fault() && self.told.is_news(who, why) {
             self.outputs.push_back(Output::Complain(who, why));
         }
     }

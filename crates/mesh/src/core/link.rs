@@ -57,6 +57,7 @@ impl Peer {
 pub(super) struct Asked {
     pub(super) round: u64,
     pub(super) is_full: bool,
+    pub(super) since: Duration,
     /// When it was asked, or the last part came.
     pub(super) at: Duration,
 }
@@ -124,6 +125,11 @@ impl Link {
     /// Whether pushes, questions and datagrams can go over it.
     pub(super) fn is_speaking(&self) -> bool {
         matches!(self.side, Side::Dialled(_)) && self.peer.is_some()
+    }
+
+    /// Whether an answer to this question is still wanted.
+    pub(super) fn is_asked(&self, round: u64) -> bool {
+        self.asked.is_some_and(|asked| asked.round == round)
     }
 
     /// Whether it is told of changes.

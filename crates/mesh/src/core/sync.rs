@@ -20,7 +20,13 @@ use super::{
     jobs::{Adopted, Adoption, Done, Job},
     link::Asked,
 };
-use crate::frame::{Answer, Ask, Frame, More, Part};
+use crate::{
+    frame::{Answer, Ask, Frame, More, Part},
+    why::Why,
+};
+
+/// How long an answer may take as a whole.
+const ANSWER: Duration = Duration::from_secs(300);
 
 /// Everything a peer knows, on its way here.
 #[derive(Debug)]
@@ -106,6 +112,7 @@ impl Core {
         link.asked = Some(Asked {
             round,
             is_full,
+            since: now,
             at: now,
         });
         let ask = Ask {
@@ -145,12 +152,17 @@ impl Core {
             peer.watched = peer.watched.max(part.watched);
         }
         let (round, is_last) = (part.round, part.last);
+        if !is_last && part.messages.is_empty() {
+            // So it could go on for ever.
+            return self.close(id, Why::Unexpected, now);
+        }
         link.asked = (!is_last).then_some(Asked { at: now, ..asked });
         match part.answer {
-            Answer::Changes => self.take_changes(id, part, now),
+            Answer::Changes if !asked.is_full => self.take_changes(id, part, now),
             Answer::Everything if asked.is_full => self.take_everything(id, part),
             // Everything was not asked for, or is not what came.
-            Answer::Everything | Answer::Forgotten | Answer::Unsynced => {
+            Answer::Changes | Answer::Everything | Answer::Forgotten | Answer::Unsynced => {
+                link.asked = None;
                 if asked.is_full {
                     self.joining.take_if(|joining| joining.is_heard_from(id));
                 }
@@ -166,8 +178,18 @@ impl Core {
                 }
             }
         }
-        if !is_last {
+        if self.links.get(&id).is_some_and(|link| link.is_asked(round)) {
             self.send(id, Frame::More(More { round }));
+        }
+    }
+
+    /// What takes too long as a whole is asked of another one.
+    pub(super) fn give_up_questions(&mut self, now: Duration) {
+        let is_late = |asked: &mut Asked| now >= asked.since + ANSWER;
+        for (id, link) in &mut self.links {
+            if link.asked.take_if(is_late).is_some() {
+                self.joining.take_if(|joining| joining.is_heard_from(*id));
+            }
         }
     }
 

@@ -22,6 +22,8 @@ async fn behind_relays(max_said: usize) -> (Vec<Node>, Vec<Relay>, Tasks) {
             plan.advertise = Some(relay.address);
             plan.seeds = seeds;
             plan.max_said = max_said;
+            // A machine that is busy with something else is not late.
+            plan.ack_timeout = Some(Duration::from_secs(1));
         })
         .await;
         behind.send_replace(Some(port));
