@@ -29,6 +29,7 @@ use crate::{
     wires::{Bytes, Made},
 };
 
+mod doorway;
 mod driver;
 mod serve;
 
@@ -131,11 +132,11 @@ impl Mesh {
         self.0.called.notify_one();
     }
 
-    /// Somebody dialled and did not pass the handshake: counted, and told to people once.
-    fn refuse(&self, from: SocketAddr) {
+    /// Somebody dialled and was not let in: counted, and told to people once.
+    fn refuse(&self, from: SocketAddr, why: Why) {
         let mut inbox = self.0.inbox.lock();
         if inbox.refused.len() < self.0.most {
-            inbox.refused.push((from, Why::Handshake));
+            inbox.refused.push((from, why));
         }
         drop(inbox);
         self.0.called.notify_one();

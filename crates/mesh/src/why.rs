@@ -9,6 +9,12 @@ pub enum Why {
     /// It does not hold the peer key, or shows no certificate.
     #[error("it does not hold the peer key of this installation")]
     Handshake,
+    /// It did not end its handshake in time.
+    #[error("it did not end its handshake in time")]
+    Stalled,
+    /// It began too many handshakes at once.
+    #[error("too many handshakes come from its address")]
+    Crowd,
     /// It holds the key, and does not speak this protocol.
     #[error("it does not speak the mesh protocol")]
     Protocol,
@@ -62,6 +68,8 @@ impl Why {
     pub const fn is_fault(self) -> bool {
         match self {
             Self::Handshake
+            | Self::Stalled
+            | Self::Crowd
             | Self::Protocol
             | Self::Format
             | Self::Cluster
@@ -87,6 +95,8 @@ impl Why {
         match self {
             Self::Unreachable => "unreachable",
             Self::Handshake => "handshake",
+            Self::Stalled => "stalled",
+            Self::Crowd => "crowd",
             Self::Protocol => "protocol",
             Self::Format => "format",
             Self::Cluster => "cluster",

@@ -11,12 +11,13 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::Mesh;
-use crate::wires;
+use super::{Mesh, doorway::Doorway};
+use crate::{why::Why, wires};
 
-/// How long a handshake may take, and how many there may be at once.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-const HANDSHAKES: usize = 64;
+/// How long a handshake may take: who dials does not wait longer either. And how many there may be at
+/// once.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+const HANDSHAKES: usize = 256;
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -38,6 +39,7 @@ impl Mesh {
     ) {
         let acceptor = TlsAcceptor::from(wires::server_config(identity));
         let slots = Arc::new(Semaphore::new(HANDSHAKES));
+        let doorway = Arc::new(Doorway::default());
         let stop = tasks.stopping();
         loop {
             // Never closed, so there is always a permit in the end.
@@ -55,6 +57,10 @@ impl Mesh {
                     continue;
                 }
             };
+            let Some(shaking) = doorway.enter(from.ip()) else {
+                self.refuse(from, Why::Crowd);
+                continue;
+            };
             let (mesh, acceptor) = (self.clone(), acceptor.clone());
             let (others, stop) = (others.clone(), stop.clone());
             tasks.spawn(async move {
@@ -63,7 +69,7 @@ impl Mesh {
                     () = stop.cancelled() => {}
                     () = mesh.greet(stream, from, acceptor, others) => {}
                 }
-                drop(slot);
+                drop((slot, shaking));
             });
         }
     }
@@ -85,7 +91,9 @@ impl Mesh {
             (Ok(Err(error)), _) if !wires::is_refusal(&error) => {
                 tracing::debug!(%error, "a peer left in the handshake");
             }
-            (Ok(_) | Err(_), _) => self.refuse(from),
+            (Ok(Ok(_)), None) => self.refuse(from, Why::Protocol),
+            (Ok(Err(_)), _) => self.refuse(from, Why::Handshake),
+            (Err(_), _) => self.refuse(from, Why::Stalled),
         }
     }
 }

@@ -17,7 +17,7 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tracing_subscriber::fmt::MakeWriter;
@@ -394,5 +394,36 @@ async fn one_that_asks_for_another_protocol_is_refused() {
     let node = Node::start(|_| {}).await;
     let other = connect(node.address, asking_for(&identity(KEY), b"h2")).await;
     drop(other);
-    eventually("it is counted", || ended(&node.mesh, Why::Handshake) == 1).await;
+    eventually("it is counted", || ended(&node.mesh, Why::Protocol) == 1).await;
+    assert_eq!(ended(&node.mesh, Why::Handshake), 0, "it holds the key");
+}
+
+#[tokio::test]
+async fn many_who_say_nothing_are_counted_and_keep_nobody_out_who_comes_from_elsewhere() {
+    let node = Node::start(|_| {}).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(node.address).await.unwrap());
+    }
+    eventually("most are sent away", || ended(&node.mesh, Why::Crowd) > 200).await;
+    // While the rest stands in the doorway.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+    let stream = socket.connect(node.address).await.unwrap();
+    let name = ServerName::try_from(peer::NAME).unwrap();
+    let config = asking_for(&identity(KEY), ALPN);
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut raw = connector.connect(name, stream).await.unwrap();
+    raw.write_all(&bytes(0, Frame::Hello(hello())))
+        .await
+        .unwrap();
+    raw.flush().await.unwrap();
+    eventually("it is let in", || node.mesh.stats().accepted == 1).await;
+    eventually("the rest is not waited for", || {
+        let stalled = ended(&node.mesh, Why::Stalled);
+        stalled > 0 && stalled + ended(&node.mesh, Why::Crowd) == 300
+    })
+    .await;
+    assert_eq!(ended(&node.mesh, Why::Handshake), 0);
+    drop(silent);
 }
