@@ -7,9 +7,9 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use crate::{Cluster, ClusterError};
+use crate::{Cluster, ClusterError, Reason};
 
 /// Whose fields they are.
 const MANAGER: &str = "dormouse";
@@ -74,40 +74,120 @@ pub enum ApplyError {
 /// # Errors
 /// If the cluster refuses it.
 pub async fn apply(cluster: &Cluster, object: &Value) -> Result<String, ApplyError> {
-    let of = |field: &str| object[field].as_str().unwrap_or_default();
-    let (api_version, kind) = (of("apiVersion"), of("kind"));
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let what = format!("{kind}/{name}");
-    let known = PLURALS.iter().find(|k| (k.0, k.1) == (api_version, kind));
-    let Some((.., plural)) = known else {
-        return Err(ApplyError::Unknown {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        });
+    let target = Target::of(object)?;
+    let query = format!("?fieldManager={MANAGER}&force=true");
+    let sent = target.send(cluster, Method::PATCH, &query, object).await;
+    sent.map_err(|source| target.refused(source))?;
+    Ok(target.what)
+}
+
+/// What became of an object that should not be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// There was none.
+    WasNotThere,
+    /// It was removed.
+    Gone,
+    /// There is one of this name that lacks its labels: somebody else's.
+    Others,
+}
+
+/// Removes an object that was installed before, and says what it is called.
+///
+/// # Errors
+/// If the cluster refuses it.
+pub async fn remove(cluster: &Cluster, object: &Value) -> Result<(String, Removed), ApplyError> {
+    let target = Target::of(object)?;
+    let was_not_there = |error: &ClusterError| error.reason() == Some(Reason::NotFound);
+    let found = match target.send(cluster, Method::GET, "", &Value::Null).await {
+        Ok(found) => found,
+        Err(error) if was_not_there(&error) => return Ok((target.what, Removed::WasNotThere)),
+        Err(error) => return Err(target.refused(error)),
     };
-    let root = if api_version.contains('/') {
-        "apis"
-    } else {
-        "api"
+    let labels = |object: &Value| object["metadata"]["labels"].as_object().cloned();
+    let (ours, its) = (labels(object), labels(&found).unwrap_or_default());
+    let is_ours = |labels: Map<String, Value>| {
+        labels
+            .iter()
+            .all(|(key, value)| its.get(key) == Some(value))
     };
-    let place = match object["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("namespaces/{namespace}/{plural}"),
-        None => (*plural).to_owned(),
-    };
-    let uri = format!("/{root}/{api_version}/{place}/{name}?fieldManager={MANAGER}&force=true");
-    let refused = |source: ClusterError| ApplyError::Refused {
-        what: what.clone(),
-        source,
-    };
-    let request = Request::builder()
-        .method(Method::PATCH)
-        .uri(uri)
-        .header("content-type", "application/apply-patch+yaml")
-        .body(object.to_string().into_bytes())
-        .map_err(|e| refused(ClusterError::Call(kube::Error::HttpError(e))))?;
-    match cluster.client().request::<Value>(request).await {
-        Ok(_) => Ok(what),
-        Err(error) => Err(refused(ClusterError::Call(error))),
+    if !ours.is_some_and(is_ours) {
+        return Ok((target.what, Removed::Others));
+    }
+    let options = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": found["metadata"]["uid"]},
+    });
+    match target.send(cluster, Method::DELETE, "", &options).await {
+        Ok(_) => Ok((target.what, Removed::Gone)),
+        Err(error) if was_not_there(&error) => Ok((target.what, Removed::WasNotThere)),
+        Err(error) => Err(target.refused(error)),
+    }
+}
+
+/// Where an object is, or is to be.
+struct Target {
+    /// What people call it.
+    what: String,
+    path: String,
+}
+
+impl Target {
+    fn of(object: &Value) -> Result<Self, ApplyError> {
+        let of = |field: &str| object[field].as_str().unwrap_or_default();
+        let (api_version, kind) = (of("apiVersion"), of("kind"));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let known = PLURALS.iter().find(|k| (k.0, k.1) == (api_version, kind));
+        let Some((.., plural)) = known else {
+            return Err(ApplyError::Unknown {
+                api_version: api_version.to_owned(),
+                kind: kind.to_owned(),
+            });
+        };
+        let root = match api_version.contains('/') {
+            true => "apis",
+            false => "api",
+        };
+        let place = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("namespaces/{namespace}/{plural}"),
+            None => (*plural).to_owned(),
+        };
+        Ok(Self {
+            what: format!("{kind}/{name}"),
+            path: format!("/{root}/{api_version}/{place}/{name}"),
+        })
+    }
+
+    fn refused(&self, source: ClusterError) -> ApplyError {
+        let what = self.what.clone();
+        ApplyError::Refused { what, source }
+    }
+
+    async fn send(
+        &self,
+        cluster: &Cluster,
+        method: Method,
+        query: &str,
+        body: &Value,
+    ) -> Result<Value, ClusterError> {
+        let kind = match method {
+            Method::PATCH => "application/apply-patch+yaml",
+            _ => "application/json",
+        };
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{query}", self.path))
+            .header("content-type", kind)
+            .body(body)
+            .map_err(|e| ClusterError::Call(kube::Error::HttpError(e)))?;
+        let answer = cluster.client().request(request).await;
+        answer.map_err(ClusterError::Call)
     }
 }
 

@@ -12,6 +12,8 @@ use crate::{
 const VALUES: &str = include_str!("chart/values.yaml");
 /// What Helm refuses of it.
 const SCHEMA: &str = include_str!("chart/values.schema.json");
+/// How peers of a policy are made of what it is given.
+const USERS: &str = include_str!("chart/_users.tpl");
 /// What Helm prints after an installation.
 const NOTES: &str = include_str!("chart/NOTES.txt");
 
@@ -25,6 +27,7 @@ pub fn files() -> Result<BTreeMap<String, String>, YamlError> {
         ("values.yaml".to_owned(), VALUES.to_owned()),
         ("values.schema.json".to_owned(), SCHEMA.to_owned()),
         ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
+        ("templates/_users.tpl".to_owned(), USERS.to_owned()),
     ]);
     for definition in definitions() {
         let name = definition.object["metadata"]["name"].as_str();

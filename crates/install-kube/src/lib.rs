@@ -11,11 +11,13 @@
 //! | [`roles`] | who may do what, no more than each role needs |
 //! | [`workloads`] | the processes |
 //! | [`network`] | how they are reached, and by whom |
+//! | [`users`] | who may reach the entrance |
 //! | [`chart`] | all of it as a chart |
 //! | [`yaml`] | as text |
 
 pub mod chart;
 pub mod memory;
+pub mod users;
 pub mod values;
 pub mod yaml;
 
@@ -27,6 +29,7 @@ use model::{kinds, schema};
 use serde_json::{Value, json};
 
 pub use memory::{Memory, MemoryError};
+pub use users::{Users, UsersError};
 pub use values::{Expression, Options, Values};
 
 /// What every object of an installation is called, or begins with.
@@ -130,6 +133,14 @@ pub fn manifests(options: &Options) -> Vec<Manifest> {
     all.extend(definitions());
     all.extend(body(&Values::of(options)));
     all.retain(|manifest| manifest.when.is_none_or(|when| options.has(when)));
+    all
+}
+
+/// What an installation could have, and does not: there may be some of it from before.
+#[must_use]
+pub fn left_out(options: &Options) -> Vec<Manifest> {
+    let mut all = body(&Values::of(options));
+    all.retain(|manifest| manifest.when.is_some_and(|when| !options.has(when)));
     all
 }
 

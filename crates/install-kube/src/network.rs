@@ -86,8 +86,12 @@ fn shield(values: &Values) -> Value {
     })
 }
 
-/// Users reach the API and the gateways.
+/// Users reach the API and the gateways. A rule that names nobody is for everybody.
 fn let_users_in(values: &Values) -> Value {
+    let mut entrance = json!({"ports": [{"port": PORT, "protocol": "TCP"}]});
+    if !values.users.is_null() {
+        entrance["from"] = values.users.clone();
+    }
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -102,7 +106,7 @@ fn let_users_in(values: &Values) -> Value {
                 }],
             },
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"port": PORT, "protocol": "TCP"}]}],
+            "ingress": [entrance],
         },
     })
 }

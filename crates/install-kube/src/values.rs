@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    Memory, Switch,
+    Memory, Switch, Users,
     workloads::{AFTER_DRAIN, CONTAINERD_DIR},
 };
 
@@ -55,6 +55,8 @@ pub struct Options {
     pub service_monitor: bool,
     /// Whether our own processes are shielded from the rest of the cluster.
     pub network_policies: bool,
+    /// Who may reach the API and the gateways, where they are.
+    pub users: Users,
 }
 
 impl Default for Options {
@@ -85,6 +87,7 @@ impl Default for Options {
             log_level: "info".to_owned(),
             service_monitor: false,
             network_policies: true,
+            users: Users::default(),
         }
     }
 }
@@ -128,6 +131,8 @@ pub struct Values {
     pub(crate) snapshot_secret: Value,
     pub(crate) insecure_registries: Value,
     pub(crate) log_level: Value,
+    /// Peers of a NetworkPolicy; null for everybody.
+    pub(crate) users: Value,
 }
 
 impl Values {
@@ -162,6 +167,7 @@ impl Values {
             snapshot_secret: json!(options.snapshot_secret),
             insecure_registries: json!(options.insecure_registries),
             log_level: json!(options.log_level),
+            users: options.users.peers(),
         }
     }
 
@@ -210,6 +216,7 @@ impl Values {
             snapshot_secret: text("snapshots.secret"),
             insecure_registries: text("registries.insecure"),
             log_level: text("log.level"),
+            users: Expression("include \"dormouse.users\" .".to_owned()).into(),
         }
     }
 }

@@ -7,11 +7,13 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use clap::Args;
 use cluster_kube::{
     Cluster,
-    install::{Keys, apply, ensure_secret, read_secret},
+    install::{Keys, Removed, apply, ensure_secret, read_secret, remove},
 };
 use install_kube::{
     KEYS_SECRET, Manifest, Memory, NODE_IDENTITY, NODE_SECRET, Options, PEER_KEY, Part, SEAL,
-    manifests, yaml,
+    Users, left_out, manifests,
+    users::{Block, Labels},
+    yaml,
 };
 use kit::Entropy;
 use peer::NodeIdentity;
@@ -29,8 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
   dormouse install --namespace sandboxes --domain sbx.example.com
   dormouse install --no-node-daemon --snapshot-registry registry.example.com/sandboxes
 
-Objects are applied again as often as you like; sandboxes that run are not touched. The secrets
-that the processes share are made in the cluster, once, and are never printed.")]
+Objects are applied again as often as you like; sandboxes that run are not touched. What is left
+out and was installed before is removed. The secrets that the processes share are made in the
+cluster, once, and are never printed.")]
 pub(crate) struct Install {
     /// Print the manifests, and change nothing
     #[arg(long)]
@@ -104,6 +107,13 @@ pub(crate) struct Install {
     /// Leave out the policies that shield Dormouse's own processes
     #[arg(long)]
     no_network_policies: bool,
+    /// Block of addresses from which API and gateways may be reached, as 10.0.0.0/8; may be given again.
+    /// Without this and the next, everybody may
+    #[arg(long, value_name = "CIDR", conflicts_with = "no_network_policies")]
+    users_cidr: Vec<Block>,
+    /// Labels of namespaces from which they may be, as app=web,tier=edge; may be given again
+    #[arg(long, value_name = "LABELS", conflicts_with = "no_network_policies")]
+    users_namespace: Vec<Labels>,
 }
 
 impl Install {
@@ -130,6 +140,10 @@ impl Install {
             log_level: self.log_level.clone(),
             service_monitor: self.pod_monitor,
             network_policies: !self.no_network_policies,
+            users: Users {
+                blocks: self.users_cidr.clone(),
+                namespaces: self.users_namespace.clone(),
+            },
         }
     }
 }
@@ -152,7 +166,7 @@ pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
         if args.make_keys {
             make_keys(&cluster, &args.namespace).await
         } else {
-            put(&cluster, &wanted).await
+            put(&cluster, &wanted, &left_out(&args.options())).await
         }
     };
     runtime.block_on(async {
@@ -162,7 +176,7 @@ pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
     })
 }
 
-async fn put(cluster: &Cluster, wanted: &[Manifest]) -> anyhow::Result<()> {
+async fn put(cluster: &Cluster, wanted: &[Manifest], unwanted: &[Manifest]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     // Never over those of a newer version.
     crds::install(cluster).await?;
@@ -171,6 +185,16 @@ async fn put(cluster: &Cluster, wanted: &[Manifest]) -> anyhow::Result<()> {
         let name = apply(cluster, &manifest.object).await?;
         // Whoever no longer listens still wants the installation.
         let _ = writeln!(out, "{name} applied");
+    }
+    // Of an installation that had more.
+    for manifest in unwanted {
+        let (name, removed) = remove(cluster, &manifest.object).await?;
+        let became = match removed {
+            Removed::WasNotThere => continue,
+            Removed::Gone => "removed",
+            Removed::Others => "is not of this installation, and is left",
+        };
+        let _ = writeln!(out, "{name} {became}");
     }
     Ok(())
 }

@@ -18,6 +18,11 @@ const DEFINITION: &str =
 
 /// Runs the command on the installation's cluster.
 fn install(installation: &Installation) -> Output {
+    install_with(installation, &[])
+}
+
+/// The same, with more flags.
+fn install_with(installation: &Installation, flags: &[&str]) -> Output {
     let kubeconfig = installation.cluster.kubeconfig();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
     command.args([
@@ -27,7 +32,7 @@ fn install(installation: &Installation) -> Output {
         "--kubeconfig",
     ]);
     command.arg(kubeconfig).env_remove("KUBECONFIG");
-    command.output().unwrap()
+    command.args(flags).output().unwrap()
 }
 
 fn succeeds(ran: &Output) -> String {
@@ -157,4 +162,65 @@ async fn the_template_that_nobody_names_is_made_by_control_and_missed_until_then
     let control = installation.start("control", &[alone, (image.0, "localhost/debian:8")]);
     control.ready().await;
     assert_eq!(find().await, Some(made));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_out_and_was_there_is_removed_unless_it_is_somebody_elses() {
+    let installation = Installation::bare().await;
+    let list = "/apis/apps/v1/namespaces/dormouse/daemonsets";
+    let names = async || {
+        let all = at(&installation, list, None).await;
+        let items = all["items"].as_array().unwrap().iter();
+        let names = items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let without = ["--no-node-daemon", "--no-network-policies"];
+    let first = succeeds(&install(&installation));
+    assert!(!first.contains("removed"), "{first}");
+    assert_eq!(names().await, ["dormouse-node"]);
+    let said = succeeds(&install_with(&installation, &without));
+    for gone in [
+        "DaemonSet/dormouse-node",
+        "ServiceAccount/dormouse-node",
+        "NetworkPolicy/dormouse",
+        "NetworkPolicy/dormouse-users",
+    ] {
+        assert!(said.contains(&format!("{gone} removed\n")), "{said}");
+    }
+    assert!(names().await.is_empty());
+    let again = succeeds(&install_with(&installation, &without));
+    assert!(!again.contains("removed"), "{again}");
+
+    succeeds(&install(&installation));
+    let path = format!("{list}/dormouse-node");
+    let labels = json!({"metadata": {"labels": {"app.kubernetes.io/part-of": "something-else"}}});
+    at(&installation, &path, Some(labels)).await;
+    let said = succeeds(&install_with(&installation, &without));
+    let left = "DaemonSet/dormouse-node is not of this installation, and is left\n";
+    assert!(said.contains(left), "{said}");
+    assert_eq!(names().await, ["dormouse-node"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_come_in_is_checked_before_anything_is_done() {
+    let installation = Installation::bare().await;
+    for (flag, value) in [
+        ("--users-cidr", "10.0.0.1/8"),
+        ("--users-cidr", "everywhere"),
+        ("--users-namespace", "app"),
+    ] {
+        let refused = install_with(&installation, &[flag, value]);
+        assert!(!refused.status.success());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains(flag) && said.contains(value), "{said}");
+    }
+    let flags = ["--users-cidr", "10.0.0.0/8", "--users-namespace", "app=web"];
+    succeeds(&install_with(&installation, &flags));
+    let path = "/apis/networking.k8s.io/v1/namespaces/dormouse/networkpolicies/dormouse-users";
+    let policy = at(&installation, path, None).await;
+    let from = json!([
+        {"ipBlock": {"cidr": "10.0.0.0/8"}},
+        {"namespaceSelector": {"matchLabels": {"app": "web"}}},
+    ]);
+    assert_eq!(policy["spec"]["ingress"][0]["from"], from);
 }
