@@ -33,7 +33,7 @@ use plan::claim::{Delivery, Ending, claimed, released};
 use runtime::fake::FakeRuntime;
 use serde_json::json;
 use standin_kube::Standin;
-use store::{Change, Half, Query, Store, StoreExt as _};
+use store::{Change, Half, Query, Store, StoreError, StoreExt as _};
 use store_kube::{KubeStore, crds};
 
 const GROUP: &str = "bench.dormouse.dev";
@@ -101,28 +101,40 @@ impl Place {
     }
 }
 
-/// Takes the finalizers off what is left: no control loop is there to do it.
+/// Takes the finalizers off what is left: no control loop is there to do it. What the last one had on
+/// its way may still arrive meanwhile, so who lost against it looks again.
 async fn let_go(cluster: &Cluster) -> Result<()> {
     let store = KubeStore::of_group(cluster.clone(), GROUP);
     for kind in model::kinds::stored().map(|info| info.kind) {
-        let left = store.list(&Query::kind(kind)).await?.records;
-        let held = left.iter().filter(|r| !r.meta.finalizers.is_empty());
-        let freed = stream::iter(held).map(|record| {
-            let mut meta = Box::new(record.meta.clone());
-            meta.finalizers.clear();
-            let spec = Arc::clone(&record.spec);
-            store.update(Change {
-                key: record.key(),
-                uid: record.meta.uid,
-                expected: record.version(),
-                half: Half::Spec { meta, spec },
-                fields: record.fields.clone(),
-            })
-        });
-        freed
-            .buffer_unordered(IN_FLIGHT)
-            .try_collect::<Vec<_>>()
-            .await?;
+        loop {
+            let left = store.list(&Query::kind(kind)).await?.records;
+            let held = left.iter().filter(|r| !r.meta.finalizers.is_empty());
+            let freed: Vec<_> = stream::iter(held)
+                .map(|record| {
+                    let mut meta = Box::new(record.meta.clone());
+                    meta.finalizers.clear();
+                    let spec = Arc::clone(&record.spec);
+                    store.update(Change {
+                        key: record.key(),
+                        uid: record.meta.uid,
+                        expected: record.version(),
+                        half: Half::Spec { meta, spec },
+                        fields: record.fields.clone(),
+                    })
+                })
+                .buffer_unordered(IN_FLIGHT)
+                .collect()
+                .await;
+            if freed.is_empty() {
+                break;
+            }
+            for result in freed {
+                match result {
+                    Ok(_) | Err(StoreError::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
     }
     Ok(())
 }
