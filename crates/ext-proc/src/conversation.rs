@@ -8,6 +8,9 @@
 //!                     Parked ────(wake)──────┘       Inside ──(stream ends)──▶ Over
 //! ```
 //!
+//! Where another server takes this one's place, verdicts are left to the gateway: it has the last word
+//! anyway, and by then it is the other server's. See [`crate::Server::leave_to_gateway`].
+//!
 //! Until the verdict, whatever is not understood ends the stream with an error, because Envoy lets
 //! a request pass whose stream ends well. It is told to be patient before its sandbox is woken, so
 //! that a processor that is gone is found out soon and a wake may take its time.
@@ -23,6 +26,7 @@ use gateway::{
     front::{Admitted, Answer, Verdict, Waiting},
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
 use crate::{
@@ -40,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) front: Front,
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
+    /// Cancelled when nothing is decided here any more.
+    pub(crate) leaving: CancellationToken,
 }
 
 type Reply = Result<ProcessingResponse, Status>;
@@ -145,6 +151,10 @@ impl Conversation {
                 Ok(reply) => reply,
                 Err(answer) => self.answer(answer),
             },
+            Verdict::Wait(_) | Verdict::Answer(_) if shared.leaving.is_cancelled() => {
+                shared.metrics.pass_undecided();
+                reply::pass_unaddressed(&head.head())
+            }
             Verdict::Wait(waiting) => {
                 shared.metrics.wait();
                 self.stage = Stage::Parked(Box::new(head), waiting);
@@ -189,35 +199,34 @@ impl Conversation {
 
     /// What comes while a request is inside.
     async fn later(&mut self, mut inside: Box<Inside>) -> Option<Reply> {
-        let next = self.messages.message();
-        let next = match inside.is_answered {
-            true => next.await,
-            false => {
-                let (front, head) = (&self.shared.front, inside.head.head());
-                match front.answered(&head, &inside.admitted, next).await {
-                    Ok(next) => next,
-                    Err(answer) => return Some(Ok(self.answer(answer))),
+        loop {
+            let next = self.messages.message();
+            let next = match inside.is_answered {
+                true => next.await,
+                false => {
+                    let (front, head) = (&self.shared.front, inside.head.head());
+                    match front.answered(&head, &inside.admitted, next).await {
+                        Ok(next) => next,
+                        Err(answer) => return Some(Ok(self.answer(answer))),
+                    }
                 }
-            }
-        };
-        let message = match next {
-            Ok(message) => message?,
-            Err(status) => return Some(Err(self.lost(status))),
-        };
-        let Some(said) = message.said else {
-            self.shared
-                .metrics
-                .fault(Fault::Unknown, "a message of no known kind");
-            // The request was decided about: it goes on without this.
-            return None;
-        };
-        inside.is_answered |= matches!(said, Said::ResponseHeaders(_));
-        match reply::as_it_is(&said) {
-            Some(reply) => {
-                self.stage = Stage::Inside(inside);
-                Some(Ok(reply))
-            }
-            None => Some(Err(self.refuse(Fault::OutOfOrder, "the head came twice"))),
+            };
+            let message = match next {
+                Ok(message) => message?,
+                Err(status) => return Some(Err(self.lost(status))),
+            };
+            let Some(said) = message.said else {
+                let why = "a message of no known kind";
+                self.shared.metrics.fault(Fault::Unknown, why);
+                // The request goes on without this, and is inside as long as its stream lasts.
+                continue;
+            };
+            inside.is_answered |= matches!(said, Said::ResponseHeaders(_));
+            let Some(reply) = reply::as_it_is(&said) else {
+                return Some(Err(self.refuse(Fault::OutOfOrder, "the head came twice")));
+            };
+            self.stage = Stage::Inside(inside);
+            return Some(Ok(reply));
         }
     }
 

@@ -68,6 +68,7 @@ struct Counters {
     ended: AtomicU64,
     passed: AtomicU64,
     unaddressed: AtomicU64,
+    undecided: AtomicU64,
     waited: AtomicU64,
     answered: [AtomicU64; Outcome::ALL.len()],
     faults: [AtomicU64; Fault::ALL.len()],
@@ -89,6 +90,10 @@ impl Metrics {
 
     pub(crate) fn pass_unaddressed(&self) {
         self.0.unaddressed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pass_undecided(&self) {
+        self.0.undecided.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn wait(&self) {
@@ -138,6 +143,12 @@ impl Metrics {
     #[must_use]
     pub fn unaddressed(&self) -> u64 {
         self.0.unaddressed.load(Ordering::Relaxed)
+    }
+
+    /// Requests that went on for the gateway to decide: see [`crate::Server::leave_to_gateway`].
+    #[must_use]
+    pub fn undecided(&self) -> u64 {
+        self.0.undecided.load(Ordering::Relaxed)
     }
 
     /// Requests that waited for their sandbox.

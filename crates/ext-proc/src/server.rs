@@ -43,6 +43,7 @@ pub struct Server {
     address: SocketAddr,
     metrics: Metrics,
     tasks: Tasks,
+    leaving: CancellationToken,
     /// Ends what is left.
     cut: CancellationToken,
 }
@@ -63,11 +64,12 @@ impl Server {
         options: Options,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        let metrics = Metrics::default();
+        let (metrics, leaving) = (Metrics::default(), CancellationToken::new());
         let shared = Arc::new(Shared {
             front,
             options,
             metrics: metrics.clone(),
+            leaving: leaving.clone(),
         });
         let (tasks, cut) = (Tasks::default(), CancellationToken::new());
         let door = Door {
@@ -82,6 +84,7 @@ impl Server {
             address,
             metrics,
             tasks,
+            leaving,
             cut,
         })
     }
@@ -96,6 +99,14 @@ impl Server {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.metrics.clone()
+    }
+
+    /// Once this is cancelled, nobody is refused and nobody waits here any more: what would be goes on to
+    /// the gateway's entrance, which decides. So it needs to know nothing new, and nobody waits for
+    /// whoever is about to take its place.
+    #[must_use]
+    pub fn leave_to_gateway(&self) -> CancellationToken {
+        self.leaving.clone()
     }
 
     /// Takes no more requests, lets those under way finish for at most `grace`, and ends.

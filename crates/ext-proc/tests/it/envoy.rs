@@ -19,11 +19,26 @@ pub(crate) struct Envoy {
 
 impl Envoy {
     /// Starts one of the examples, with these addresses in the place of its own.
+    #[allow(dead_code, reason = "others start it as it is")]
     pub(crate) fn start(example: &str, gateway: SocketAddr, ext_proc: SocketAddr) -> Self {
+        Self::start_with(example, gateway, ext_proc, &[])
+    }
+
+    /// The same, with something else in the place of what it says.
+    pub(crate) fn start_with(
+        example: &str,
+        gateway: SocketAddr,
+        ext_proc: SocketAddr,
+        changes: &[(&str, &str)],
+    ) -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let text = fs::read_to_string(file.join(example)).unwrap();
         let address = free();
         let mut text = text.replace("address: 0.0.0.0", "address: 127.0.0.1");
+        for (known, other) in changes {
+            assert!(text.contains(known), "{known}");
+            text = text.replace(known, other);
+        }
         for (known, port) in [(10000, address), (3000, gateway), (3001, ext_proc)] {
             let known = format!("port_value: {known}}}");
             assert!(text.contains(&known), "{known}");

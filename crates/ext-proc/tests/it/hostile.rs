@@ -253,6 +253,47 @@ async fn after_the_verdict_the_request_goes_on_whatever_is_said_of_it() {
 }
 
 #[tokio::test]
+async fn a_request_is_inside_for_as_long_as_its_stream_whatever_kind_of_message_comes() {
+    let here = here(Upstream::Direct).await;
+    let to = here.server.address();
+    let stream = tokio::net::TcpStream::connect(to).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let (say, said) = tokio::sync::mpsc::channel::<Vec<u8>>(1);
+    let said = futures_util::stream::unfold(said, |mut said| async {
+        let bytes = said.recv().await?;
+        Some((
+            Ok::<_, Infallible>(hyper::body::Frame::data(Bytes::from(bytes))),
+            said,
+        ))
+    });
+    let request = Request::post(format!("http://{to}{PROCESS}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(StreamBody::new(Box::pin(said)))
+        .unwrap();
+    let mut answer = sender.send_request(request).await.unwrap().into_body();
+    say.send(framed(&good("80-runs.sbx.test"))).await.unwrap();
+    assert!(answer.frame().await.unwrap().unwrap().is_data());
+    let uid = here.world.route("runs").uid;
+    let open = || here.world.gateway.activity().of(uid).unwrap().open;
+    assert_eq!(open(), 1);
+    say.send(framed(&field(14, b"new"))).await.unwrap();
+    eventually(|| here.server.metrics().faults(Fault::Unknown) == 1).await;
+    // And what is known is answered after that.
+    say.send(framed(&field(3, &[]))).await.unwrap();
+    assert!(answer.frame().await.unwrap().unwrap().is_data());
+    assert_eq!(open(), 1);
+    drop(say);
+    assert!(answer.frame().await.unwrap().unwrap().is_trailers());
+    eventually(|| open() == 0).await;
+    drop(sender);
+    connection.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn noise_in_place_of_messages_stops_nothing() {
     let here = here(Upstream::Relay).await;
     let entropy = kit::Entropy::seeded(11);

@@ -11,6 +11,7 @@
 mod envoy;
 mod hostile;
 mod http2;
+mod leaving;
 mod parity;
 mod streams;
 mod support;

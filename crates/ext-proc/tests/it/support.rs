@@ -34,7 +34,11 @@ impl Stage {
             Upstream::Direct => "envoy-direct.yaml",
         };
         let (gateway, address) = (world.address(), server.address());
-        let starting = tokio::task::spawn_blocking(move || Envoy::start(example, gateway, address));
+        // Shorter than some sandboxes take to wake here.
+        let changes = [(" message_timeout: 15s", " message_timeout: 1s")];
+        let starting = tokio::task::spawn_blocking(move || {
+            Envoy::start_with(example, gateway, address, &changes)
+        });
         Self {
             world,
             server,
