@@ -176,6 +176,8 @@ pub(crate) struct DataPlane {
     raw: Tasks,
     /// What serves Envoys.
     envoys: Tasks,
+    /// Cancelled when they are not told anything but to ask the gateway.
+    leaving: CancellationToken,
     /// Where what happens here is counted.
     pub(crate) sources: Sources,
 }
@@ -242,7 +244,11 @@ impl DataPlane {
         let (raw, envoys) = (Tasks::default(), Tasks::default());
         let (settings, sockets) = (on.settings, on.sockets);
         let forwards = forwards::start(settings, sockets, &gateway.streams(), &raw).await?;
-        let ext_proc = ext_proc::start(settings, sockets, &gateway, &envoys).await?;
+        let (ext_proc, leaving) =
+            match ext_proc::start(settings, sockets, &gateway, &envoys).await? {
+                Some(opened) => (Some(opened.metrics), opened.leaving),
+                None => (None, CancellationToken::new()),
+            };
         let door = Door {
             streams: gateway.streams(),
             routes,
@@ -270,6 +276,7 @@ impl DataPlane {
             ssh,
             raw,
             envoys,
+            leaving,
             sources,
         })
     }
@@ -294,13 +301,14 @@ impl DataPlane {
         self.gateway.activity()
     }
 
-    /// Lets nobody in any more. What is inside goes on.
+    /// Lets nobody in any more. What is inside goes on. Envoys are answered all the same, because they do not
+    /// wait long for that, but told nothing that whoever comes next might see otherwise.
     pub(crate) async fn leave(&self) {
         let ssh = self.ssh.iter().map(|opened| &opened.accepting);
         for accepting in self.forwards.accepting.iter().chain(ssh) {
             accepting.abort();
         }
-        self.envoys.stopping().cancel();
+        self.leaving.cancel();
         self.gateway.leave().await;
     }
 
@@ -315,8 +323,13 @@ impl DataPlane {
         }
     }
 
-    /// After [`Self::leave`]: waits until nobody is inside any more, or until `late`.
-    pub(crate) async fn empty(self, late: CancellationToken) {
+    /// After [`Self::leave`]: waits until nobody is inside any more, or until `late`. Envoys are answered
+    /// until they are `answered_elsewhere`.
+    pub(crate) async fn empty(
+        self,
+        late: CancellationToken,
+        answered_elsewhere: CancellationToken,
+    ) {
         let activity = self.gateway.activity();
         let quiet = async {
             // Also by SSH and ports of the host, which are no connections of the gateway.
@@ -324,11 +337,23 @@ impl DataPlane {
                 sleep(LOOK).await;
             }
         };
-        let (requests, ()) = tokio::join!(
+        let envoys = async {
+            tokio::select! {
+                () = answered_elsewhere.cancelled() => {}
+                () = late.cancelled() => {}
+            }
+            tokio::select! {
+                // What they have asked is answered before they are let go.
+                ended = self.envoys.drain(Duration::MAX) => ended,
+                () = late.cancelled() => self.envoys.drain(LOOK).await,
+            }
+        };
+        let (requests, (), envoys) = tokio::join!(
             self.gateway.drain_until(late.clone().cancelled_owned()),
-            quiet
+            quiet,
+            envoys
         );
-        let (raw, envoys) = tokio::join!(self.raw.drain(LOOK), self.envoys.drain(LOOK));
+        let raw = self.raw.drain(LOOK).await;
         say_dropped([requests, raw, envoys]);
     }
 }

@@ -4,6 +4,7 @@ use ::ext_proc::{Fault, Metrics, Options, Server, Upstream};
 use anyhow::{Context as _, bail};
 use gateway::{Gateway, metrics::Outcome};
 use kit::Tasks;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Settings, types::EnvoyUpstream},
@@ -27,6 +28,14 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     roles::gateway::run(settings).await
 }
 
+/// Where Envoys are served.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) metrics: Metrics,
+    /// Once it is cancelled, what is not certain is left to the gateway's entrance.
+    pub(crate) leaving: CancellationToken,
+}
+
 /// Serves Envoys where `ext_proc.listen` says, until the tasks are asked to stop.
 ///
 /// # Errors
@@ -36,7 +45,7 @@ pub(crate) async fn start(
     sockets: &Sockets,
     gateway: &Gateway,
     tasks: &Tasks,
-) -> anyhow::Result<Option<Metrics>> {
+) -> anyhow::Result<Option<Opened>> {
     let Some(listen) = &settings.ext_proc_listen.0 else {
         return Ok(None);
     };
@@ -60,7 +69,10 @@ pub(crate) async fn start(
     let server = Server::start(listener, tls, gateway.front(), options)
         .context("start the external processor")?;
     tracing::info!(address = %server.address(), upstream = %settings.ext_proc_upstream, "serving Envoys");
-    let metrics = server.metrics();
+    let opened = Opened {
+        metrics: server.metrics(),
+        leaving: server.leave_to_gateway(),
+    };
     let (stopping, grace) = (tasks.stopping().clone(), settings.drain_timeout.0);
     tasks.spawn(async move {
         stopping.cancelled().await;
@@ -68,7 +80,7 @@ pub(crate) async fn start(
             tracing::warn!(left, "connections of Envoys were cut");
         }
     });
-    Ok(Some(metrics))
+    Ok(Some(opened))
 }
 
 /// What Envoys asked, and what they were told.
@@ -97,6 +109,12 @@ pub(crate) fn lines(page: &mut Page, seen: &Metrics) {
             "counter",
             "Requests that went on and were for no sandbox",
             seen.unaddressed(),
+        ),
+        (
+            "dormouse_ext_proc_undecided_total",
+            "counter",
+            "Requests that were left to the gateway while another server took over",
+            seen.undecided(),
         ),
         (
             "dormouse_ext_proc_waited_total",

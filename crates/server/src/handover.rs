@@ -36,6 +36,8 @@ pub(crate) mod give;
 mod line;
 pub(crate) mod sockets;
 pub(crate) mod take;
+#[cfg(test)]
+mod tests;
 pub(crate) mod upgrade;
 
 use std::{fs::File, io, os::fd::AsRawFd as _, path::Path};

@@ -28,7 +28,6 @@ use store_redb::RedbStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::mpsc,
     time::{Instant, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -47,7 +46,7 @@ use crate::{
     gc::{self, Collector},
     handover::{
         earlier::{Earlier, Teller},
-        give::{self, NotServed, Successor},
+        give::{self, NotServed, Successor, Successors},
         sockets::Sockets,
         take::{self, Taken},
         upgrade::Upgrade,
@@ -107,7 +106,7 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
     let mut data_dir = Some(data_dir);
     // Until when those may stay who are inside when another takes over, or could not.
     let ending = CancellationToken::new();
-    let mut inside: Option<Earlier> = None;
+    let mut left: Option<Left> = None;
     loop {
         let base = Base {
             settings,
@@ -129,9 +128,9 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
             started = &mut starting => started?,
             name = signals.next() => {
                 tracing::info!(signal = name, "stopped before it served");
-                if let Some(inside) = &inside {
+                if let Some(left) = &left {
                     // What has begun to start has the data directory until this process ends.
-                    see_out(inside, &ending, settings, &mut signals).await;
+                    see_out(left, &ending, settings, &mut signals).await;
                 }
                 return Ok(());
             }
@@ -141,44 +140,63 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
             serving.say();
         }
         supervisor::tell_ready();
+        if let Some(left) = &left {
+            left.envoys_elsewhere.cancel();
+        }
         let successor = loop {
             tokio::select! {
                 name = signals.next() => {
                     sockets.close();
-                    ending.cancel();
-                    return server.stop(settings, name, &mut signals).await;
+                    let stopping = async {
+                        let finishing = finish(left, &ending, settings);
+                        let (stopped, ()) = tokio::join!(server.stop(settings, name), finishing);
+                        stopped
+                    };
+                    return tokio::select! {
+                        stopped = stopping => stopped,
+                        name = signals.next() => end_at_once(name),
+                    };
                 }
-                Some(successor) = server.successors.recv() => break successor,
+                Some(successor) = server.successors.next() => break successor,
                 () = upgrade.wanted() => upgrade.start(),
             }
         };
         tracing::info!("another server takes over");
-        let left = {
+        let now_left = {
             let mut releasing = pin!(server.release(&clock, ending.child_token(), &around));
             tokio::select! {
                 biased;
                 left = &mut releasing => left,
                 name = signals.next() => {
                     tracing::info!(signal = name, "stopping: nobody takes over");
+                    successor.refuse("it was told to stop").await;
                     // It takes no longer than that, and leaves nothing half done.
                     let left = tokio::select! {
                         left = releasing => left,
                         name = signals.next() => end_at_once(name),
                     };
-                    successor.refuse("it was told to stop").await;
                     sockets.close();
                     see_out(&left, &ending, settings, &mut signals).await;
                     return Ok(());
                 }
             }
         };
-        match hand_over(successor, &left, &ending, &sockets, settings, &mut signals).await {
+        match hand_over(
+            successor,
+            &now_left,
+            &ending,
+            &sockets,
+            settings,
+            &mut signals,
+        )
+        .await
+        {
             Ok(()) => return Ok(()),
             Err(failed) => {
                 tracing::error!("{failed}: this one goes on");
                 sockets.renew();
-                earlier = Some(left.clone());
-                inside = Some(left);
+                earlier = Some(now_left.inside.clone());
+                left = Some(now_left);
             }
         }
     }
@@ -190,7 +208,7 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
 /// If it ended before it served, or had to be ended. What it held is free then.
 async fn hand_over(
     mut successor: Successor,
-    inside: &Earlier,
+    left: &Left,
     ending: &CancellationToken,
     sockets: &Sockets,
     settings: &Settings,
@@ -198,14 +216,14 @@ async fn hand_over(
 ) -> Result<(), NotServed> {
     let ahead = tokio::select! {
         biased;
-        ahead = timeout(STARTING, successor.go_ahead(inside.clone())) => {
+        ahead = timeout(STARTING, successor.go_ahead(left.inside.clone())) => {
             ahead.unwrap_or(Err(NotServed::Late))
         }
         name = signals.next() => {
             tracing::info!(signal = name, "stopping, and the server that does not serve yet too");
             successor.end().await;
             sockets.close();
-            see_out(inside, ending, settings, signals).await;
+            see_out(left, ending, settings, signals).await;
             return Ok(());
         }
     };
@@ -225,19 +243,21 @@ async fn hand_over(
     sockets.close();
     tracing::info!(grace = %settings.drain_timeout, "replaced: what is inside may finish");
     tokio::select! {
-        () = successor.see_out(inside.clone()) => tracing::info!("stopped"),
-        () = see_out(inside, ending, settings, signals) => {}
+        () = successor.see_out(left.inside.clone()) => tracing::info!("stopped"),
+        () = see_out(left, ending, settings, signals) => {}
     }
     Ok(())
 }
 
 /// Lets what is inside finish for as long as it may. A signal cuts it off, another one ends the process.
 async fn see_out(
-    inside: &Earlier,
+    left: &Left,
     ending: &CancellationToken,
     settings: &Settings,
     signals: &mut Signals,
 ) {
+    let inside = &left.inside;
+    left.envoys_elsewhere.cancel();
     tokio::select! {
         () = inside.gone() => {}
         () = tokio::time::sleep(settings.drain_timeout.0) => {}
@@ -248,6 +268,15 @@ async fn see_out(
     tokio::select! {
         () = inside.gone() => tracing::info!("stopped"),
         name = signals.next() => end_at_once(name),
+    }
+}
+
+/// The same for what was inside when another server could not take over.
+async fn finish(left: Option<Left>, ending: &CancellationToken, settings: &Settings) {
+    if let Some(Left { inside, .. }) = left {
+        let _ = timeout(settings.drain_timeout.0, inside.gone()).await;
+        ending.cancel();
+        inside.gone().await;
     }
 }
 
@@ -266,6 +295,15 @@ struct Base<'a> {
     sockets: &'a Arc<Sockets>,
 }
 
+/// What is left of a server that has let go.
+#[derive(Debug)]
+struct Left {
+    /// Who is inside.
+    inside: Earlier,
+    /// To be cancelled when Envoys are answered by another, or by nobody any more.
+    envoys_elsewhere: CancellationToken,
+}
+
 /// A server that runs.
 #[derive(Debug)]
 struct Server {
@@ -278,7 +316,7 @@ struct Server {
     earlier: Option<Earlier>,
     tasks: Tasks,
     /// Those that are ready to replace it.
-    successors: mpsc::Receiver<Successor>,
+    successors: Successors,
 }
 
 impl Server {
@@ -488,50 +526,35 @@ impl Server {
     }
 
     /// Stops it, as a signal asks.
-    async fn stop(
-        self,
-        settings: &Settings,
-        name: &str,
-        signals: &mut Signals,
-    ) -> anyhow::Result<()> {
+    async fn stop(self, settings: &Settings, name: &str) -> anyhow::Result<()> {
         tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
         let grace = settings.drain_timeout.0;
-        let drain = async {
-            let mut control = None;
-            if let Some((its_loop, plane)) = self.running {
-                plane.drain(grace).await;
-                control = Some(its_loop);
+        // Before anything takes time.
+        self.successors.turn_away().await;
+        let mut control = None;
+        if let Some((its_loop, plane)) = self.running {
+            plane.drain(grace).await;
+            control = Some(its_loop);
+        }
+        let drained = self.tasks.drain(grace).await;
+        // After the requests: their last writes are intent like any other.
+        if let Some(control) = control {
+            control.drain(grace).await;
+        }
+        match drained {
+            Ok(()) => {
+                tracing::info!("stopped");
+                Ok(())
             }
-            let drained = self.tasks.drain(grace).await;
-            // After the requests: their last writes are intent like any other.
-            if let Some(control) = control {
-                control.drain(grace).await;
-            }
-            drained
-        };
-        tokio::select! {
-            drained = drain => match drained {
-                Ok(()) => {
-                    tracing::info!("stopped");
-                    Ok(())
-                }
-                Err(left) => bail!(
-                    "{left} connections or requests were still running after {} and were dropped",
-                    settings.drain_timeout
-                ),
-            },
-            name = signals.next() => end_at_once(name),
+            Err(left) => bail!(
+                "{left} connections or requests were still running after {} and were dropped",
+                settings.drain_timeout
+            ),
         }
     }
 
     /// Stops everything but what is inside, which `late` cuts off, and gives the data directory back.
-    /// Answers who is in use.
-    async fn release(
-        self,
-        clock: &Arc<dyn Clock>,
-        late: CancellationToken,
-        tasks: &Tasks,
-    ) -> Earlier {
+    async fn release(self, clock: &Arc<dyn Clock>, late: CancellationToken, tasks: &Tasks) -> Left {
         if let Some((_, plane)) = &self.running {
             plane.leave().await;
             plane.settle(SETTLING).await;
@@ -539,13 +562,14 @@ impl Server {
         if let Err(left) = self.tasks.drain(SETTLING).await {
             tracing::warn!(left, "requests did not end before another server took over");
         }
-        let over = CancellationToken::new();
+        let (over, envoys_elsewhere) = (CancellationToken::new(), CancellationToken::new());
         let activity = match self.running {
             Some((control, plane)) => {
                 control.drain(SETTLING).await;
                 let (activity, over) = (plane.activity(), over.clone());
+                let elsewhere = envoys_elsewhere.clone();
                 tasks.spawn(async move {
-                    plane.empty(late).await;
+                    plane.empty(late, elsewhere).await;
                     over.cancel();
                 });
                 activity
@@ -571,7 +595,10 @@ impl Server {
             earlier: self.earlier,
             clock: Arc::clone(clock),
         };
-        teller.tell(over, tasks)
+        Left {
+            inside: teller.tell(over, tasks),
+            envoys_elsewhere,
+        }
     }
 }
 

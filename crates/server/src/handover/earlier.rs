@@ -29,20 +29,22 @@ pub(crate) struct Earlier {
 pub(super) struct Seen {
     /// Nothing is known before it has told.
     has_told: bool,
+    /// Something of what it told was not understood: what is known is not all.
+    is_unclear: bool,
     is_gone: bool,
     used: BTreeMap<Uid, Mark>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Mark {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
     epoch: Epoch,
     open: u32,
     last: Duration,
 }
 
 impl Seen {
-    /// What it told just now.
-    pub(super) fn told(used: &[Used], now: Duration) -> Self {
+    /// It told this just now, and more or not.
+    pub(super) fn hear(&mut self, used: &[Used], more: bool, now: Duration) {
         let marks = used.iter().map(|one| {
             let mark = Mark {
                 epoch: one.epoch,
@@ -51,11 +53,13 @@ impl Seen {
             };
             (one.uid, mark)
         });
-        Self {
-            has_told: true,
-            is_gone: false,
-            used: marks.collect(),
-        }
+        self.used.extend(marks);
+        self.has_told |= !more && !self.is_unclear;
+    }
+
+    /// It told what was not understood. Until it is gone, nobody can say who is in use.
+    pub(super) fn mishear(&mut self) {
+        (self.has_told, self.is_unclear) = (false, true);
     }
 
     /// It is gone, and with it all that was inside.
@@ -172,26 +176,46 @@ impl Teller {
         }
         Some(Seen {
             has_told: true,
-            is_gone: false,
             used,
+            ..Seen::default()
         })
     }
 }
 
 impl Earlier {
-    /// Waits for news of it: what to tell another, and whether that is the last of it.
-    pub(super) async fn news(&mut self) -> (Vec<Used>, bool) {
+    /// Waits for news of it: what to tell another who was told this, and whether that is the last of it.
+    pub(super) async fn news(&mut self, told: &mut BTreeMap<Uid, Mark>) -> (Vec<Used>, bool) {
         // Who tells no more is gone, and has said so.
         let _ = self.seen.changed().await;
         let now = self.clock.monotonic();
         let seen = self.seen.borrow_and_update();
-        let used = seen.used.iter().map(|(uid, mark)| Used {
-            uid: *uid,
-            epoch: mark.epoch,
-            open: mark.open,
-            ago: u64::try_from(now.saturating_sub(mark.last).as_micros()).unwrap_or(u64::MAX),
-        });
-        (used.collect(), seen.is_gone)
+        let mut news = Vec::new();
+        let mut tell = |uid: Uid, mark: &Mark| {
+            let ago = now.saturating_sub(mark.last).as_micros();
+            news.push(Used {
+                uid,
+                epoch: mark.epoch,
+                open: mark.open,
+                ago: u64::try_from(ago).unwrap_or(u64::MAX),
+            });
+        };
+        for (uid, mark) in &seen.used {
+            if told.insert(*uid, *mark) != Some(*mark) {
+                tell(*uid, mark);
+            }
+        }
+        // What is forgotten is not in use.
+        for (uid, mark) in told.extract_if(.., |uid, _| !seen.used.contains_key(uid)) {
+            tell(
+                uid,
+                &Mark {
+                    open: 0,
+                    last: now,
+                    ..mark
+                },
+            );
+        }
+        (news, seen.is_gone)
     }
 }
 
@@ -219,7 +243,9 @@ mod tests {
         let earlier = Earlier::new(seen, Arc::clone(&clock));
         let uid = one(1).uid;
         assert_eq!(earlier.activity(uid, EPOCH), Activity::Unknown);
-        sender.send_replace(Seen::told(&[one(2)], clock.monotonic()));
+        sender.send_modify(|seen| seen.hear(&[one(2)], true, clock.monotonic()));
+        assert_eq!(earlier.activity(uid, EPOCH), Activity::Unknown);
+        sender.send_modify(|seen| seen.hear(&[], false, clock.monotonic()));
         assert_eq!(earlier.activity(uid, EPOCH), Activity::InUse);
         let other = earlier.activity(uid, Epoch(4));
         assert!(matches!(other, Activity::Quiet { last: None, .. }));

@@ -20,14 +20,15 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use thiserror::Error;
 use tokio::{
     io::Interest,
     net::UnixStream,
     time::{Instant, sleep},
 };
 
-/// The longest message: who is in use may be many.
-const LONGEST: usize = 16 << 20;
+/// The longest message.
+const LONGEST: usize = 1 << 20;
 /// How long a process may take to end once it has hung up.
 const ENDING: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(10);
@@ -58,8 +59,9 @@ pub(super) enum FromOld {
     Refused { why: String },
     /// The data directory is free.
     Released,
-    /// Who is in use.
-    Use { used: Vec<Used> },
+    /// What is new of who is in use. The others are as they were said to be, and what was not said is
+    /// not known before there is no more.
+    Use { used: Vec<Used>, more: bool },
 }
 
 /// A delivery that is or was in use.
@@ -73,6 +75,20 @@ pub(super) struct Used {
     pub(super) ago: u64,
 }
 
+/// Why nothing was heard.
+#[derive(Debug, Error)]
+pub(super) enum NotHeard {
+    /// Nor will anything be.
+    #[error("the line to the other server is broken")]
+    Broken(#[from] io::Error),
+    /// What comes next may be understood.
+    #[error("the other server said what is not understood")]
+    NotUnderstood(#[from] serde_json::Error),
+    /// What comes next may be shorter.
+    #[error("the other server said more than {LONGEST} bytes at once")]
+    TooLong,
+}
+
 /// One side of the conversation.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -80,6 +96,8 @@ pub(super) struct Line {
     /// The process at the other end.
     peer: Option<OwnedFd>,
     read: Vec<u8>,
+    /// What was read belongs to a message that is too long.
+    is_too_long: bool,
     received: VecDeque<OwnedFd>,
 }
 
@@ -91,6 +109,7 @@ impl Line {
             peer: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             stream,
             read: Vec::new(),
+            is_too_long: false,
             received: VecDeque::new(),
         }
     }
@@ -120,17 +139,24 @@ impl Line {
     }
 
     /// Hears something; `None` if the other one is gone.
-    pub(super) async fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    ///
+    /// # Errors
+    /// If the line is broken, or a message is no such thing. The next one may be.
+    pub(super) async fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, NotHeard> {
         let mut looked = 0;
         loop {
             if let Some(end) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
                 let rest = self.read.split_off(looked + end + 1);
                 let text = std::mem::replace(&mut self.read, rest);
+                if std::mem::take(&mut self.is_too_long) {
+                    return Err(NotHeard::TooLong);
+                }
                 return Ok(Some(serde_json::from_slice(&text)?));
             }
             looked = self.read.len();
             if looked > LONGEST {
-                return Err(io::Error::other("a message is too long"));
+                self.read.clear();
+                (looked, self.is_too_long) = (0, true);
             }
             let (read, received) = (&mut self.read, &mut self.received);
             let stream = &self.stream;
@@ -217,4 +243,38 @@ fn receive(
     }
     read.extend_from_slice(&room[..got.bytes]);
     Ok(got.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_understood_or_too_long_is_passed_over() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (mut line, other) = (Line::new(here), Line::new(there));
+        let says = async {
+            for size in [1, 2 * LONGEST] {
+                other.say(&"x".repeat(size)).await.unwrap();
+                other.say(&FromNew::Ready).await.unwrap();
+            }
+            drop(other);
+        };
+        let hears = async {
+            let mut heard = Vec::new();
+            loop {
+                heard.push(match line.hear().await {
+                    Ok(Some(FromNew::Ready)) => "ready",
+                    Ok(Some(_)) => "something else",
+                    Ok(None) => break,
+                    Err(NotHeard::NotUnderstood(_)) => "not understood",
+                    Err(NotHeard::TooLong) => "too long",
+                    Err(NotHeard::Broken(error)) => panic!("{error}"),
+                });
+            }
+            heard
+        };
+        let ((), heard) = tokio::join!(says, hears);
+        assert_eq!(heard, ["not understood", "ready", "too long", "ready"]);
+    }
 }

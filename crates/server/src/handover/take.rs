@@ -9,7 +9,7 @@ use tokio::{net::UnixStream, sync::watch, time::timeout};
 use super::{
     FORMAT, SOCKET, at_socket,
     earlier::{Earlier, Seen},
-    line::{FromNew, FromOld, Line},
+    line::{FromNew, FromOld, Line, NotHeard},
     sockets::Sockets,
 };
 use crate::{
@@ -77,9 +77,8 @@ pub(crate) async fn take_over(
     let given = offered.context("the server that runs does not answer")??;
     let sockets = Sockets::given(given);
     prepare(settings, &sockets).await?;
-    line.say(&FromNew::Ready)
-        .await
-        .context("say that it is ready")?;
+    // One that has hung up has said why before, or has died.
+    let _ = line.say(&FromNew::Ready).await;
     let data_dir = match timeout(LETTING_GO, released(&mut line)).await {
         Ok(Ok(LetGo::Released)) => DataDir::take(data)?,
         Ok(Ok(LetGo::Refused(why))) => bail!("the server that runs does not let go: {why}"),
@@ -163,7 +162,9 @@ async fn offered(line: &mut Line) -> anyhow::Result<BTreeMap<String, Vec<std::ne
                 given.entry(key).or_default().extend(listeners);
             }
             Some(FromOld::Offered) => return Ok(given),
-            Some(FromOld::Refused { why }) => bail!("the server that runs goes on: {why}"),
+            Some(FromOld::Refused { why }) => {
+                bail!("the server that runs does not hand over: {why}")
+            }
             Some(FromOld::Released | FromOld::Use { .. }) => {
                 bail!("the server that runs says what makes no sense yet")
             }
@@ -180,7 +181,7 @@ enum LetGo {
 }
 
 /// Waits until the other one has let go.
-async fn released(line: &mut Line) -> io::Result<LetGo> {
+async fn released(line: &mut Line) -> Result<LetGo, NotHeard> {
     loop {
         match line.hear().await? {
             Some(FromOld::Released) => return Ok(LetGo::Released),
@@ -192,7 +193,7 @@ async fn released(line: &mut Line) -> io::Result<LetGo> {
 }
 
 /// Hears who is in use in the other one until it is gone, and tells it when this one serves.
-async fn follow(
+pub(super) async fn follow(
     mut line: Line,
     told: watch::Sender<Seen>,
     mut serving: watch::Receiver<bool>,
@@ -212,11 +213,18 @@ async fn follow(
             }
         };
         match heard {
-            Ok(Some(FromOld::Use { used })) => {
-                told.send_replace(Seen::told(&used, clock.monotonic()));
+            Ok(Some(FromOld::Use { used, more })) => {
+                let now = clock.monotonic();
+                told.send_modify(|seen| seen.hear(&used, more, now));
             }
             Ok(Some(_)) => {}
-            Ok(None) | Err(_) => break,
+            // That is not that it is gone: who was meant may be inside.
+            Err(error @ (NotHeard::NotUnderstood(_) | NotHeard::TooLong)) => {
+                let error = anyhow::Error::from(error);
+                tracing::warn!("all is in use until the server that was replaced ends: {error:#}");
+                told.send_modify(Seen::mishear);
+            }
+            Ok(None) | Err(NotHeard::Broken(_)) => break,
         }
     }
     let now = clock.monotonic();

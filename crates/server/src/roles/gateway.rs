@@ -166,7 +166,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         company::lines(page, &mesh.stats());
         company::stranger_lines(page, &kin.strangers());
         if let Some(seen) = &envoys {
-            ext_proc::lines(page, seen);
+            ext_proc::lines(page, &seen.metrics);
         }
     });
     for address in gateway.addresses() {

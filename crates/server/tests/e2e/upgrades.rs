@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Long enough for what a test does meanwhile.
-const PATIENT: [&str; 6] = [
+pub(crate) const PATIENT: [&str; 6] = [
     "--runtime",
     "local",
     "--drain-timeout",
@@ -41,13 +41,13 @@ fn start() -> Server {
 
 impl Server {
     /// Has another process take its place. Answers the one that was replaced.
-    fn upgrade(&mut self, flags: &[&str]) -> Result<Child, String> {
+    pub(crate) fn upgrade(&mut self, flags: &[&str]) -> Result<Child, String> {
         let flags = [&["--take-over"][..], flags].concat();
         let (next, _) = launch(self.home.path(), &flags, &[])?;
         Ok(std::mem::replace(&mut self.child, next))
     }
 
-    fn door(&self) -> String {
+    pub(crate) fn door(&self) -> String {
         let url = self.exported("E2B_API_URL");
         url.strip_prefix("http://").unwrap().to_owned()
     }
@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// Begins to take over, as another server would.
-    fn would_be(&self) -> WouldBe {
+    pub(crate) fn would_be(&self) -> WouldBe {
         // One that has only just started over serves a moment before it can be replaced.
         let stream = until("it can be replaced", || {
             UnixStream::connect(self.data().join("handover")).ok()
@@ -78,7 +78,7 @@ impl Server {
     }
 
     /// A request to its API that is under way and does not end.
-    fn held_up(&self) -> TcpStream {
+    pub(crate) fn held_up(&self) -> TcpStream {
         let mut slow = TcpStream::connect(self.door()).unwrap();
         let key = self.exported("E2B_API_KEY");
         let head = format!(
@@ -95,7 +95,7 @@ impl Server {
     }
 
     /// Waits until it has logged this so many times.
-    fn has_said(&self, text: &str, times: usize) {
+    pub(crate) fn has_said(&self, text: &str, times: usize) {
         until(text, || {
             (self.log().matches(text).count() >= times).then_some(())
         });
@@ -103,16 +103,16 @@ impl Server {
 }
 
 /// One that takes over as far as a test says.
-struct WouldBe(BufReader<UnixStream>);
+pub(crate) struct WouldBe(BufReader<UnixStream>);
 
 impl WouldBe {
-    fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         let stream = self.0.get_mut();
         stream.write_all(line.as_bytes()).unwrap();
         stream.write_all(b"\n").unwrap();
     }
 
-    fn hears(&mut self, word: &str) -> String {
+    pub(crate) fn hears(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
             let read = self.0.read_line(&mut line).unwrap();
@@ -125,11 +125,11 @@ impl WouldBe {
 }
 
 /// Something open into a sandbox, which answers as long as it is.
-struct Open(TcpStream);
+pub(crate) struct Open(TcpStream);
 
 impl Open {
     /// By way of the gateway, as a program would by WebSocket.
-    fn into(server: &Server, id: &str) -> Self {
+    pub(crate) fn into(server: &Server, id: &str) -> Self {
         let mut stream = TcpStream::connect(server.door()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))
@@ -151,7 +151,7 @@ impl Open {
     }
 
     #[track_caller]
-    fn echoes(&mut self) {
+    pub(crate) fn echoes(&mut self) {
         self.0.write_all(b"still there?").unwrap();
         let mut back = [0; 12];
         self.0.read_exact(&mut back).unwrap();
@@ -160,7 +160,7 @@ impl Open {
 }
 
 /// One request on a connection of its own; how it was answered, or why not.
-fn ask(to: &str, head: &str) -> Result<String, String> {
+pub(crate) fn ask(to: &str, head: &str) -> Result<String, String> {
     let mut stream = TcpStream::connect(to).map_err(|e| format!("connect: {e}"))?;
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
@@ -377,7 +377,7 @@ fn a_server_that_is_replaced_at_the_second_try_ends_when_it_is_told_to() {
 }
 
 /// Takes over, and does not get on when it has the data directory.
-const STUCK: &str = r#"
+pub(crate) const STUCK: &str = r#"
 import socket, sys, time
 line = socket.socket(socket.AF_UNIX)
 line.connect(sys.argv[1])
