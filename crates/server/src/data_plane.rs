@@ -216,6 +216,7 @@ impl DataPlane {
         let unsaid = Arc::new(Unsaid::new(on.control.caches().sandboxes.clone()));
         let api = start_api(&on, ledger, &used.watched, Arc::clone(&unsaid), tasks).await?;
         let (routes, seal) = (Arc::clone(&table), on.seal.clone());
+        let counted = Arc::clone(&table);
         let ports = Ports {
             routes: table,
             inside: Arc::clone(&on.engine.inside),
@@ -269,6 +270,7 @@ impl DataPlane {
             ext_proc,
             api,
             flights,
+            routes: counted,
         };
         Ok(Self {
             gateway,

@@ -3,7 +3,7 @@
 //! It has a listener of its own, off unless one is configured: numbers of all teams are on it, and
 //! whoever scrapes has no token to show.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use axum::{Router, extract::State, routing::get};
 use cache::{SandboxCache, SandboxIndex};
@@ -20,8 +20,9 @@ pub(crate) struct Sources {
     pub(crate) sandboxes: SandboxCache,
     pub(crate) gateway: gateway::Metrics,
     pub(crate) ext_proc: Option<::ext_proc::Metrics>,
-    pub(crate) api: std::sync::Arc<e2b::E2b>,
+    pub(crate) api: Arc<e2b::E2b>,
     pub(crate) flights: wake::Flights,
+    pub(crate) routes: Arc<routes::Table>,
 }
 
 /// The page at `/metrics`.
@@ -41,6 +42,7 @@ fn render(sources: &Sources) -> String {
     sandbox_lines(&mut page, &sources.sandboxes);
     wake_lines(&mut page, &sources.flights);
     gateway_lines(&mut page, &sources.gateway.snapshot());
+    route_lines(&mut page, &sources.routes.stats());
     if let Some(seen) = &sources.ext_proc {
         crate::ext_proc::lines(&mut page, seen);
     }
@@ -147,6 +149,71 @@ pub(crate) fn gateway_lines(page: &mut Page, seen: &gateway::metrics::Snapshot) 
     }
 }
 
+/// What a table of routes holds, and what became of what it was told.
+pub(crate) fn route_lines(page: &mut Page, seen: &routes::Stats) {
+    for (name, help, value) in [
+        (
+            "dormouse_routes",
+            "Sandboxes that the table of routes knows",
+            seen.routes,
+        ),
+        (
+            "dormouse_routes_tombstones",
+            "Sandboxes that it knows to be gone",
+            seen.tombstones,
+        ),
+        (
+            "dormouse_routes_contested_ids",
+            "Ids that more than one sandbox has: a fault",
+            seen.contested_ids,
+        ),
+    ] {
+        page.family(name, "gauge", help);
+        page.line(name, &[], value);
+    }
+    let counts = &seen.counts;
+    let name = "dormouse_routes_messages_total";
+    let help = "What the table was told of sandboxes, by the own watch and by other processes, by what became \
+                of it. passed: another process told of a version that the own watch has passed without \
+                bringing that";
+    page.family(name, "counter", help);
+    for (became, count) in [
+        ("applied", counts.applied),
+        ("older", counts.older),
+        ("duplicate", counts.duplicate),
+        ("covered", counts.covered),
+        ("below_floor", counts.below_floor),
+        ("passed", counts.passed),
+        ("too_many_tombstones", counts.too_many_tombstones),
+        ("no_version", counts.no_version),
+        ("no_state", counts.no_state),
+        ("incomplete", counts.incomplete),
+    ] {
+        page.line(name, &[("became", became)], count);
+    }
+    let name = "dormouse_routes_refuted_total";
+    let help = "Routes and deletions that another process told of and the own watch did not bring, so that they \
+                were dropped and the store listed again: a fault of that process, or a store that was restored";
+    page.family(name, "counter", help);
+    page.line(name, &[("what", "route")], counts.refuted);
+    page.line(name, &[("what", "deletion")], counts.refuted_deletes);
+    for (name, help, count) in [
+        (
+            "dormouse_routes_conflicts_total",
+            "Times that the table was told two things of one version: a fault",
+            counts.conflicts,
+        ),
+        (
+            "dormouse_routes_snapshots_total",
+            "Times that the table took everything, by an own list or from another process",
+            counts.snapshots,
+        ),
+    ] {
+        page.family(name, "counter", help);
+        page.line(name, &[], count);
+    }
+}
+
 /// What was asked of the E2B API.
 pub(crate) fn api_lines(page: &mut Page, routes: &[e2b::RouteStats]) {
     let asked = || routes.iter().filter(|r| r.endings.iter().any(|n| *n > 0));
@@ -247,5 +314,38 @@ mod tests {
              t_sum{a=\"b\"} 1.5\n\
              t_count{a=\"b\"} 10\n"
         );
+    }
+
+    #[test]
+    fn what_a_peer_said_falsely_is_on_the_page() {
+        let (table, now) = (routes::Table::default(), Duration::ZERO);
+        table.replace_all(routes::Snapshot::default(), now);
+        let gone = |version| {
+            routes::Message::Delete(routes::Deletion {
+                namespace: model::Namespace::new("team").unwrap(),
+                name: model::Name::new("box").unwrap(),
+                version: model::Version::from_u64(version),
+            })
+        };
+        table.apply(routes::Writer::Peer, gone(5), now);
+        table.watch_passed(model::Version::from_u64(5), now);
+        table.apply(routes::Writer::Peer, gone(4), now);
+        table.apply(routes::Writer::Watch, gone(6), now);
+        let mut page = Page::default();
+        route_lines(&mut page, &table.stats());
+        let text = page.text();
+        for line in [
+            "# TYPE dormouse_routes gauge",
+            "dormouse_routes 0",
+            "dormouse_routes_tombstones 1",
+            "# TYPE dormouse_routes_refuted_total counter",
+            "dormouse_routes_refuted_total{what=\"route\"} 0",
+            "dormouse_routes_refuted_total{what=\"deletion\"} 1",
+            "dormouse_routes_messages_total{became=\"applied\"} 2",
+            "dormouse_routes_messages_total{became=\"passed\"} 1",
+            "dormouse_routes_snapshots_total 1",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "no {line}: {text}");
+        }
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     ext_proc, forwards,
     handover::sockets::Sockets,
     listener,
-    metrics::{gateway_lines, wake_lines},
+    metrics::{gateway_lines, route_lines, wake_lines},
     serve::Signals,
 };
 
@@ -133,6 +133,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
         );
     }
     company.met().await;
+    let counted = Arc::clone(&table);
     let ports = Ports {
         routes: table,
         inside: Arc::new(Nowhere),
@@ -163,6 +164,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
             wake_lines(page, flights);
         }
         gateway_lines(page, &counters.snapshot());
+        route_lines(page, &counted.stats());
         company::lines(page, &mesh.stats());
         company::stranger_lines(page, &kin.strangers());
         if let Some(seen) = &envoys {
