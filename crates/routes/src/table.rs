@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How many routes of a peer's snapshot are taken before other writers are let in.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 512;
 
 /// How long and how much of the past is kept.
 #[derive(Clone, Copy, Debug)]
