@@ -87,5 +87,13 @@ fn a_pause_on_a_full_disk_leaves_it_running_with_the_reason_and_works_once_there
         "/data/big: OK\n"
     );
     kept.server().run("delete sandbox one").ok();
+    until("it is gone", || {
+        let left = kept.server().run("get sandboxes -A").ok();
+        left.is_empty().then_some(())
+    });
+    let home = kept.server().home.path().to_owned();
     drop(kept.server.take());
+    // Only now can all of it go.
+    drop(small);
+    std::fs::remove_dir_all(home).unwrap();
 }

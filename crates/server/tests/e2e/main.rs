@@ -52,6 +52,7 @@ mod start_commands;
 mod stops;
 mod swaps;
 mod templates;
+mod traffic;
 mod tunnels;
 mod upgrades;
 mod usage;

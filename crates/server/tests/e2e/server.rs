@@ -43,12 +43,22 @@ pub(crate) fn launch(
     flags: &[&str],
     more: &[(&str, &str)],
 ) -> Result<(Child, String), String> {
+    launch_as(&mut dormouse(home), home, flags, more)
+}
+
+/// The same with a program of one's own.
+pub(crate) fn launch_as(
+    program: &mut Command,
+    home: &Path,
+    flags: &[&str],
+    more: &[(&str, &str)],
+) -> Result<(Child, String), String> {
     let log = File::options()
         .create(true)
         .append(true)
         .open(home.join("log"))
         .unwrap();
-    let mut child = dormouse(home)
+    let mut child = program
         .arg("serve")
         // By environment, so that a flag of the test wins.
         .envs([
@@ -211,7 +221,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A failed test must not leave it behind.
+        // A failed test must not leave it behind; and one that may stop as it should takes with it what
+        // it has on this host.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+            for _ in 0..500 {
+                if !matches!(self.child.try_wait(), Ok(None)) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
