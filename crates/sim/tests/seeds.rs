@@ -111,7 +111,7 @@ caught! {
     left_over_workloads_are_caught: NoSweep from 0;
     time_taken_from_the_wall_clock_is_caught: WallClock from 40;
     routes_without_versions_are_caught: BlindRoutes from 0;
-    gateways_that_serve_before_they_know_are_caught: EmptyTable from 0;
+    gateways_that_serve_before_they_know_are_caught: EmptyTable from 180;
     requests_that_hang_on_a_frozen_process_are_caught: NoWatch from 0;
     resumes_that_nobody_needed_are_caught: EagerWake from 0;
     wakes_that_are_lost_are_caught: LostWake from 0;
@@ -121,7 +121,7 @@ caught! {
     who_is_sent_away_from_a_sandbox_that_closes_is_noticed: LostClosing from 0;
     news_that_are_older_than_the_wake_are_caught: OldNews from 0;
     acknowledgements_before_applying_are_caught: EarlyAck from 0;
-    answers_that_leave_out_what_is_gone_are_caught: ForgetfulAnswers from 50;
+    answers_that_leave_out_what_is_gone_are_caught: ForgetfulAnswers from 250;
     snapshots_for_peers_without_newer_tombstones_are_caught: GravelessSnapshot from 0;
     snapshots_for_peers_that_claim_to_be_newer_are_caught: BoastfulSnapshot from 0;
     clients_that_are_told_too_early_that_all_have_heard_are_caught: UnheardWrites from 0;
