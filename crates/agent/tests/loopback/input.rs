@@ -1,7 +1,5 @@
 //! What is typed or piped into a process, and the size of its terminal.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::StatusCode;
 use wire::{
@@ -14,7 +12,7 @@ use wire::{
 
 use crate::{
     client::{Answer, BOTH, Served, code, serve},
-    process::{by_pid, ended, listen, sh, start},
+    process::{by_pid, ended, first_words, listen, sh, start},
 };
 
 pub(crate) fn stdin(text: &str) -> Option<ProcessInput> {
@@ -136,7 +134,7 @@ async fn a_terminal_has_a_size_and_speaks() {
             rows: 30,
         }),
     });
-    let (stream, pid) = start(&agent, Codec::Json, &message, &[]).await;
+    let (mut stream, pid) = start(&agent, Codec::Json, &message, &[]).await;
     let update = UpdateRequest {
         process: by_pid(pid),
         pty: Some(Pty {
@@ -146,7 +144,8 @@ async fn a_terminal_has_a_size_and_speaks() {
             }),
         }),
     };
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // It has looked at its size.
+    let mut text = first_words(&mut stream).await;
     agent
         .call::<_, Empty>(Codec::Json, "/process.Process/Update", &update, &[])
         .await
@@ -175,7 +174,8 @@ async fn a_terminal_has_a_size_and_speaks() {
     assert_eq!(code(close), Code::FailedPrecondition);
     send(pty("\u{4}")).await.unwrap();
     let said = listen(stream).await;
-    let text = String::from_utf8(said.pty).unwrap();
+    text.extend(said.pty);
+    let text = String::from_utf8(text).unwrap();
     assert!(text.starts_with("30 100\r\n"), "{text}");
     assert!(text.contains("40 120\r\nword\r\n/dev/pts/"), "{text}");
     assert_eq!((said.stdout.len(), said.end), (0, ended(0)));

@@ -97,6 +97,16 @@ pub(crate) async fn listen(mut stream: Stream) -> Said {
     }
 }
 
+/// Waits for the first of what a program says on its terminal.
+pub(crate) async fn first_words(stream: &mut Stream) -> Vec<u8> {
+    loop {
+        let message: EventResponse = stream.next().await.expect("an event");
+        if let Some(words) = message.event.unwrap().data.and_then(|data| data.pty) {
+            return words.into();
+        }
+    }
+}
+
 async fn run(agent: &Served, message: &StartRequest, headers: &[(&str, &str)]) -> Said {
     let (stream, _) = start(agent, Codec::Proto, message, headers).await;
     listen(stream).await
@@ -355,7 +365,8 @@ async fn the_end_waits_for_output_that_others_hold_open() {
     assert_eq!(said.stdout(), "early\nlate\n");
     let (stream, pid) = start(&agent, Codec::Json, &sh("sleep 60 & echo here"), &[]).await;
     // It has exited; its child holds the pipe. A signal ends the waiting, and hits nobody else.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let gone = format!("/proc/{pid}");
+    eventually("the shell is gone", || !Path::new(&gone).exists()).await;
     signal(&agent, Codec::Json, pid, Signal::Term)
         .await
         .unwrap();

@@ -1,8 +1,13 @@
 //! Configuration through the real command line and environment.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
-use crate::server::{Ran, Server, dormouse, run};
+use crate::{
+    https::Https,
+    server::{Ran, Server, dormouse, run},
+};
 
 fn config(variables: &[(&str, &str)], flags: &[&str], file: Option<&str>) -> Ran {
     let home = tempfile::tempdir().unwrap();
@@ -114,35 +119,28 @@ fn the_limits_that_are_configured_are_in_force() {
     server
         .run_with("apply -f -", &crate::server::sandbox(&"x".repeat(60)))
         .failed_saying(&["300 bytes"]);
-    let mut first = server.kubectl_command();
-    let mut first = first
-        .args(["get", "sandboxes", "-w"])
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(800));
-    let mut client = crate::https::Https::connect(&server);
-    let path = "/apis/dormouse.dev/v1alpha1/sandboxes?watch=true&timeoutSeconds=1";
-    let (status, answer) = client.call("GET", path, "").unwrap();
+    let path = "/apis/dormouse.dev/v1alpha1/sandboxes?watch=true";
+    let first = Https::watch(&server, path);
+    let mut second = Https::connect(&server);
+    let (status, answer) = second.call("GET", path, "").unwrap();
     assert_eq!(status, 429, "{answer}");
-    first.kill().unwrap();
-    first.wait().unwrap();
+    drop(first);
 }
 
 #[test]
 fn connections_above_the_limit_wait_for_one_to_end() {
     let flags = ["--api-max-connections", "1"];
     let server = Server::start_with(tempfile::tempdir().unwrap(), &flags);
-    let mut first = crate::https::Https::connect(&server);
+    let mut first = Https::connect(&server);
     first.call("GET", "/healthz", "").unwrap();
-    let mut second = dormouse(server.home.path())
-        .args(["get", "sandboxes", "--data-dir", "data"])
-        .spawn()
-        .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(second.try_wait().unwrap().is_none(), "it was served too");
+    // It is in the kernel's queue, and has its time to be served too.
+    let mut second = Https::connect(&server);
+    second.be_patient_for(Duration::from_secs(1));
+    assert_eq!(second.call("GET", "/healthz", ""), None);
     drop(first);
-    assert!(second.wait().unwrap().success());
+    second.be_patient_for(Duration::from_secs(20));
+    let (status, answer) = second.call("GET", "/healthz", "").unwrap();
+    assert_eq!(status, 200, "{answer}");
 }
 
 #[test]

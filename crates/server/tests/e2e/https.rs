@@ -47,6 +47,27 @@ impl Https {
         }
     }
 
+    /// How long it waits for what it reads.
+    pub(crate) fn be_patient_for(&mut self, long: Duration) {
+        let stream = &self.stream.get_ref().sock;
+        stream.set_read_timeout(Some(long)).unwrap();
+    }
+
+    /// Opens a watch, and has its first words when this returns.
+    pub(crate) fn watch(server: &Server, path: &str) -> Self {
+        let mut client = Self::connect(server);
+        let (status, answer) = client.call("GET", path, "").unwrap();
+        assert_eq!(status, 200, "{answer}");
+        client
+    }
+
+    /// Everything until the server ends the connection.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.stream.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
     /// Sends a request whose body may come later.
     pub(crate) fn send(&mut self, method: &str, path: &str, length: usize, body: &str) {
         let Self { stream, token } = self;
