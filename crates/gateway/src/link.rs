@@ -337,9 +337,10 @@ impl Open {
         self.outcome = Some(outcome);
     }
 
-    /// Somebody else will open it.
+    /// Somebody else will open it. Until then its head is being read.
     pub(crate) fn forget(mut self) {
         self.outcome = None;
+        self.link.head_begins();
     }
 
     /// The answer ends in its middle.

@@ -95,10 +95,15 @@ async fn begin<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, stream: S) {
         let mut lane = std::pin::pin!(lane::run(worker.clone(), link.clone(), client));
         poll_fn(|context| {
             link.attend(context.waker());
-            if link.is_doomed() || (link.is_draining() && link.rests()) {
+            if link.is_doomed() {
                 return Poll::Ready(Next::Over);
             }
-            lane.as_mut().poll(context)
+            // What has come already is answered.
+            let polled = lane.as_mut().poll(context);
+            if polled.is_pending() && link.is_draining() && link.rests() {
+                return Poll::Ready(Next::Over);
+            }
+            polled
         })
         .await
     };
@@ -127,17 +132,9 @@ async fn http1<S: OverTcp>(worker: Rc<Worker>, link: Rc<Link>, client: ClientIo<
         if link.is_doomed() {
             return Poll::Ready(None);
         }
-        // The library hangs up on who has a request under way of which it has read nothing yet.
-        let tell = || link.is_draining() && !link.arrives();
-        if tell() && !is_told {
-            is_told = true;
-            if link.rests() {
-                return Poll::Ready(None);
-            }
-            Pin::new(&mut connection).graceful_shutdown();
-        }
         let polled = Pin::new(&mut connection).poll(context);
-        if polled.is_pending() && tell() && !is_told {
+        // The library hangs up on who has a request under way of which it has read nothing yet.
+        if polled.is_pending() && !is_told && link.is_draining() && !link.arrives() {
             is_told = true;
             Pin::new(&mut connection).graceful_shutdown();
             context.waker().wake_by_ref();

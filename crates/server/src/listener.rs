@@ -7,6 +7,11 @@
 use std::{io, sync::Arc, time::Duration};
 
 use axum::Router;
+use http::Request;
+use hyper::{
+    body::Incoming,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto::Builder, graceful::GracefulShutdown},
@@ -23,6 +28,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::stall::Impatient;
 
@@ -34,6 +40,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 const BUFFER_BYTES: usize = 64 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long who was let in just before the end has for a first request.
+const ARRIVAL: Duration = Duration::from_millis(500);
 /// When the process is out of file descriptors, some time must pass for one to be freed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -58,15 +66,19 @@ pub(crate) async fn serve(
             accepted = accept(&listener, &slots) => accepted,
         };
         let (acceptor, http) = (acceptor.clone(), Arc::clone(&http));
-        let stopping = tasks.stopping().clone();
+        let (stopping, arriving) = (tasks.stopping().clone(), http.arriving.token());
         tasks.spawn(async move {
+            let too_late = async {
+                stopping.cancelled().await;
+                sleep(ARRIVAL).await;
+            };
             let shaken = tokio::select! {
-                // Nobody waits for a peer that has not asked for anything yet.
-                () = stopping.cancelled() => return,
+                // Nobody waits long for a peer that has not asked for anything yet.
+                () = too_late => return,
                 shaken = timeout(HANDSHAKE_TIMEOUT, shake(stream, acceptor)) => shaken,
             };
             match shaken {
-                Ok(Ok(Some(stream))) => http.serve(stream).await,
+                Ok(Ok(Some(stream))) => http.serve(stream, arriving).await,
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                 Err(_) => tracing::debug!("TLS handshake took too long"),
@@ -99,7 +111,8 @@ pub(crate) async fn serve_peers(
         };
         let http = Arc::clone(&serving);
         owner.spawn(async move {
-            http.serve(stream).await;
+            let arriving = http.arriving.token();
+            http.serve(stream, arriving).await;
             drop(slot);
         });
     });
@@ -113,6 +126,8 @@ struct Http {
     service: TowerToHyperService<Router>,
     /// Nothing once it shuts down.
     graceful: Mutex<Option<GracefulShutdown>>,
+    /// Connections on which nothing was asked yet.
+    arriving: TaskTracker,
 }
 
 impl Http {
@@ -132,25 +147,34 @@ impl Http {
             builder,
             service: TowerToHyperService::new(router),
             graceful: Mutex::new(Some(GracefulShutdown::new())),
+            arriving: TaskTracker::new(),
         }
     }
 
     /// Serves one connection to its end.
-    async fn serve(&self, stream: TlsStream<TcpStream>) {
+    async fn serve(&self, stream: TlsStream<TcpStream>, arriving: TaskTrackerToken) {
         let watcher = self.graceful.lock().as_ref().map(GracefulShutdown::watcher);
         let Some(watcher) = watcher else {
             return;
         };
         let stream = TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT));
-        let connection = self.builder.serve_connection(stream, self.service.clone());
+        let (service, arriving) = (self.service.clone(), Mutex::new(Some(arriving)));
+        let service = service_fn(move |request: Request<Incoming>| {
+            drop(arriving.lock().take());
+            service.call(request)
+        });
+        let connection = self.builder.serve_connection(stream, service);
         // The peer's manners are its own affair.
         if let Err(error) = watcher.watch(connection.into_owned()).await {
             tracing::debug!(%error, "connection ended");
         }
     }
 
-    /// Ends connections after the requests that are under way, and waits for that.
+    /// Ends connections after the requests that are under way, and waits for that. The library hangs up on
+    /// who has not asked yet, so they have a moment for it.
     async fn shutdown(&self) {
+        self.arriving.close();
+        let _ = timeout(ARRIVAL, self.arriving.wait()).await;
         let graceful = self.graceful.lock().take();
         if let Some(graceful) = graceful {
             graceful.shutdown().await;

@@ -23,6 +23,7 @@ use kit::{Clock as _, SystemClock};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{
+    https::Https,
     run::agent,
     sandboxes::until,
     server::{Server, launch_as},
@@ -155,6 +156,7 @@ impl Scene {
             for asked in [self.inside("/"), self.api()] {
                 scope.spawn(move || done(asked.what, "a kept connection", self.kept(&asked)));
             }
+            scope.spawn(move || done("resource API", "own connections", self.objects()));
             scope.spawn(move || done("sandbox", "long requests", self.slow()));
             scope.spawn(move || done("sandbox", "WebSockets", self.socket()));
             // However it ends: nobody may ask for ever.
@@ -211,6 +213,24 @@ impl Scene {
             {
                 Ok((line, stays)) => kept = stays.then_some(line),
                 Err(lost) => seen.failures.push(format!("a new one to keep: {lost}")),
+            }
+        })
+    }
+
+    fn objects(&self) -> Seen {
+        self.while_asked(|seen| {
+            let asked = catch_unwind(AssertUnwindSafe(|| {
+                let path = "/apis/dormouse.dev/v1alpha1/sandboxes";
+                let mut client = Https::connect(&self.server);
+                client.be_patient_for(PATIENCE);
+                client.call("GET", path, "")
+            }));
+            match asked {
+                Ok(Some((200, _))) => {}
+                Ok(other) => seen.failures.push(format!("{other:?}")),
+                Err(_) => seen
+                    .failures
+                    .push("it could not be asked: see above".into()),
             }
         })
     }
