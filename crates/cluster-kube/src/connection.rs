@@ -4,8 +4,8 @@
 //! balancer's machine dies. Whoever waits then waits for an answer that cannot come, and a watch, which
 //! is silent by nature, would never know. So the kernel asks for a sign of life: what is sent has to
 //! be acknowledged, and on a connection where nothing is sent the other end is probed. A slow API
-//! server acknowledges at once, for its kernel does that, so it is never taken for dead; only
-//! [`crate::lane`] gives up on it, and much later.
+//! server acknowledges at once, for its kernel does that, so it is not taken for dead as long as that
+//! has room for what it is sent; only [`crate::lane`] gives up on it, and much later.
 //!
 //! Requests go over connections that are kept, by HTTP/1.1: each is on one of its own. When one turns
 //! out to be dead, others that were kept beside it may be too. So a request that is sent again

@@ -90,6 +90,8 @@ pub enum Removed {
     Gone,
     /// There is one of this name that lacks its labels: somebody else's.
     Others,
+    /// Who installs may not look, so nobody knows.
+    NotSeen,
 }
 
 /// Removes an object that was installed before, and says what it is called.
@@ -102,6 +104,10 @@ pub async fn remove(cluster: &Cluster, object: &Value) -> Result<(String, Remove
     let found = match target.send(cluster, Method::GET, "", &Value::Null).await {
         Ok(found) => found,
         Err(error) if was_not_there(&error) => return Ok((target.what, Removed::WasNotThere)),
+        // Who never had it need not be let see it.
+        Err(error) if error.reason() == Some(Reason::Forbidden) => {
+            return Ok((target.what, Removed::NotSeen));
+        }
         Err(error) => return Err(target.refused(error)),
     };
     let labels = |object: &Value| object["metadata"]["labels"].as_object().cloned();

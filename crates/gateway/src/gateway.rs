@@ -1,6 +1,15 @@
 //! Starts a gateway, and stops it.
 
-use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use ::runtime::{Inside, Pods};
 use auth::Seal;
@@ -84,6 +93,14 @@ pub(crate) struct Shared {
     pub(crate) searches: Semaphore,
     /// Those whose clients have seen more than is known here.
     pub(crate) behind: Semaphore,
+    /// Whether every answer is the last of its connection.
+    says_goodbye: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn says_goodbye(&self) -> bool {
+        self.says_goodbye.load(Ordering::Relaxed)
+    }
 }
 
 /// A gateway that serves.
@@ -150,6 +167,7 @@ impl Gateway {
             calls: TaskTracker::new(),
             searches: Semaphore::new(1),
             behind: Semaphore::new(progress::MOST),
+            says_goodbye: AtomicBool::new(false),
         });
         let mut gateway = Self {
             addresses,
@@ -189,6 +207,12 @@ impl Gateway {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// From now on every answer in HTTP/1 is the last of its connection: who asks again goes elsewhere, and
+    /// does not find its connection closed when this one stops.
+    pub fn say_goodbye(&self) {
+        self.shared.says_goodbye.store(true, Ordering::Relaxed);
     }
 
     /// Which sandboxes are in use.

@@ -1,6 +1,6 @@
 //! From a client's request to an answer.
 
-use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, time::Duration};
+use std::{convert::Infallible, future::poll_fn, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
@@ -52,7 +52,9 @@ pub(crate) async fn handle(
     let mut open = Open::new(worker.clone(), link.clone());
     link.knows_hints(request.version() == Version::HTTP_11);
     let entry = admit::enter(&worker.shared, &Asking::of(&request), told(&request));
-    let had_body = !request.body().is_end_stream() && request.version() < Version::HTTP_2;
+    let is_http1 = request.version() < Version::HTTP_2;
+    let had_body = !request.body().is_end_stream() && is_http1;
+    let shared = Arc::clone(&worker.shared);
     let mut response = match entry {
         Entry::In(found, held) => {
             open.hold(held);
@@ -71,7 +73,10 @@ pub(crate) async fn handle(
     };
     // Who refuses may not have read to the end, and the connection ends there: a client that were
     // not told would send its next request into it.
-    if had_body && !response.status().is_success() && !response.body().is_of_a_sandbox() {
+    let is_unread =
+        had_body && !response.status().is_success() && !response.body().is_of_a_sandbox();
+    let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_unread || (is_http1 && !is_tunnel && shared.says_goodbye()) {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }

@@ -450,7 +450,7 @@ impl<S: OverTcp> Lane<S> {
 
     async fn refuse(&mut self, mut ask: Ask, refusal: Refusal) -> After {
         let answer = handle::refusal_of(&self.worker, &mut ask.open, &ask.found, refusal);
-        let is_last = ask.is_last || ask.left > 0 || self.link.is_draining();
+        let is_last = ask.is_last || ask.left > 0 || self.is_leaving();
         let mut bytes = Vec::new();
         headers::write_own(&mut bytes, &answer, is_last, ask.to_head);
         // Who has the answer finds it counted.
@@ -464,6 +464,11 @@ impl<S: OverTcp> Lane<S> {
             Ok(()) => After::Stay,
             Err(_) => After::Over,
         }
+    }
+
+    /// Whether nothing follows this answer here.
+    fn is_leaving(&self) -> bool {
+        self.link.is_draining() || self.worker.shared.says_goodbye()
     }
 
     /// Gives back memory that waits for nothing.

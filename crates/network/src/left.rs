@@ -34,16 +34,45 @@ pub fn left() -> Result<Vec<Left>> {
     Ok(left.collect())
 }
 
-/// Removes what an engine has left, with the links of its sandboxes.
-///
-/// # Errors
-/// If a process owns it by now: then nothing has changed. Or if the kernel refuses otherwise.
-pub fn remove_left(left: &Left) -> Result<()> {
-    let table = table_of(&left.instance);
-    let mut t = Transaction::new(&table);
-    t.destroy_table();
-    t.commit(&Socket::netfilter()?)?;
-    let host = Socket::route()?;
-    let links = link::list(&host, group_of(&left.instance))?;
-    link::remove(&host, &links)
+impl Left {
+    /// Takes it: from now on no other process can have it, until this is dropped.
+    ///
+    /// # Errors
+    /// If a process owns it by now: then nothing has changed. Or if the kernel refuses otherwise.
+    pub fn take(&self) -> Result<Taken> {
+        let taken = Taken {
+            instance: self.instance.clone(),
+            owner: Socket::netfilter()?,
+        };
+        let table = table_of(&taken.instance);
+        let mut t = Transaction::new(&table);
+        // One that is there stays as it is, but for its owner.
+        t.table(&self.note);
+        t.commit(&taken.owner)?;
+        Ok(taken)
+    }
+}
+
+/// What an engine has left, and this process has now. What is not removed is left again.
+#[derive(Debug)]
+pub struct Taken {
+    instance: String,
+    owner: Socket,
+}
+
+impl Taken {
+    /// Removes it, with the links of its sandboxes.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(self) -> Result<()> {
+        let host = Socket::route()?;
+        let links = link::list(&host, group_of(&self.instance))?;
+        link::remove(&host, &links)?;
+        // Last: by it the rest is found again.
+        let table = table_of(&self.instance);
+        let mut t = Transaction::new(&table);
+        t.destroy_table();
+        t.commit(&self.owner)
+    }
 }

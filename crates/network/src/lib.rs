@@ -38,7 +38,7 @@ mod ranges;
 mod table;
 
 pub use error::NetworkError;
-pub use left::{Left, left, remove_left};
+pub use left::{Left, Taken, left};
 pub use network::{Adopted, Network};
 pub use options::{Block, NameLimits, Options};
 pub use policy::{Policy, PolicyError};

@@ -4,10 +4,15 @@
 //! server of the same data directory adopts them. Where the directory was removed instead, nobody ever
 //! would: their files are gone, and no record leads to them. So every server that starts looks for
 //! policy tables that no process owns and whose directory is not there, ends what belongs to them and
-//! removes it. A table says whose it is; who cannot see the same files does not judge.
+//! removes it.
+//!
+//! A directory that is not seen was not always removed: its disk may not be mounted now, or this process
+//! may see other files. So a table says in which directory its data directory was, by number and device, and
+//! only who sees that one judges.
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -15,19 +20,26 @@ use ::network::Left;
 
 use crate::{cgroups::Cgroups, engine::instance_of, error::Result};
 
-/// What the table of an engine says: in whose files its data directory is, and which that is.
+/// What the table of an engine says: in which directory its data directory is, and which that is.
 pub(crate) fn note(data: &Path) -> String {
-    match (mounts(), data.to_str()) {
-        (Some(mounts), Some(data)) => format!("{mounts} {data}"),
+    match (around(data), data.to_str()) {
+        (Some(around), Some(data)) => format!("{around} {data}"),
         // Nobody will take it for one whose directory is gone.
         (_, _) => String::new(),
     }
 }
 
-/// Which files this process sees.
-fn mounts() -> Option<String> {
-    let link = fs::read_link("/proc/thread-self/ns/mnt").ok()?;
-    Some(link.to_str()?.to_owned())
+/// The directory that something is in, as nobody else's is called: by the files that this process sees,
+/// its device and its number.
+fn around(path: &Path) -> Option<String> {
+    let mounts = fs::read_link("/proc/thread-self/ns/mnt").ok()?;
+    let parent = fs::metadata(path.parent()?).ok()?;
+    Some(format!(
+        "{}/{}/{}",
+        mounts.to_str()?,
+        parent.dev(),
+        parent.ino()
+    ))
 }
 
 /// Removes what engines have left below `parent` whose data directory is gone. What cannot be removed is
@@ -42,7 +54,8 @@ pub(crate) fn sweep(parent: &str) {
         if let Some(data) = gone(one) {
             let data = data.display();
             match remove(one, parent) {
-                Ok(sandboxes) => tracing::info!(
+                Ok(None) => {}
+                Ok(Some(sandboxes)) => tracing::info!(
                     %data,
                     sandboxes,
                     "removed what was left of a data directory that is gone"
@@ -57,17 +70,22 @@ pub(crate) fn sweep(parent: &str) {
 
 /// The data directory that something was left of, if it is known and gone.
 fn gone(left: &Left) -> Option<PathBuf> {
-    let (seen_in, data) = left.note.split_once(' ')?;
+    let (was_in, data) = left.note.split_once(' ')?;
     let data = PathBuf::from(data);
-    let is_ours = mounts().is_some_and(|mounts| mounts == seen_in);
+    let is_seen = around(&data).is_some_and(|around| around == was_in);
     let is_its = instance_of(&data) == left.instance;
     let looked = fs::symlink_metadata(&data);
     let is_gone = looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    (is_ours && is_its && is_gone).then_some(data)
+    (is_seen && is_its && is_gone).then_some(data)
 }
 
-/// Ends the sandboxes of an engine, and answers how many there were.
-fn remove(left: &Left, parent: &str) -> Result<usize> {
+/// Ends the sandboxes of an engine, and answers how many there were; nothing if its directory is back.
+fn remove(left: &Left, parent: &str) -> Result<Option<usize>> {
+    let taken = left.take()?;
+    // Nobody can start there from here on, so this holds.
+    if gone(left).is_none() {
+        return Ok(None);
+    }
     let cgroups = Cgroups::open(Path::new(parent).join(&left.instance))?;
     let names = cgroups.names()?;
     for name in &names {
@@ -75,7 +93,36 @@ fn remove(left: &Left, parent: &str) -> Result<usize> {
         cgroup.kill()?;
         cgroup.remove()?;
     }
-    // Last: by it the rest is found again.
-    ::network::remove_left(left)?;
-    Ok(names.len())
+    taken.remove()?;
+    Ok(Some(names.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_gone_only_for_who_sees_where_it_was() {
+        let disk = tempfile::tempdir().unwrap();
+        let (mounted, data) = (
+            disk.path().join("mounted"),
+            disk.path().join("mounted/data"),
+        );
+        fs::create_dir_all(&data).unwrap();
+        let left = Left {
+            instance: instance_of(&data),
+            note: note(&data),
+        };
+        assert_eq!(gone(&left), None, "it is there");
+        // As a disk that is taken away, and leaves the empty place where it was mounted.
+        let away = disk.path().join("away");
+        fs::rename(&mounted, &away).unwrap();
+        assert_eq!(gone(&left), None, "nothing is there");
+        fs::create_dir(&mounted).unwrap();
+        assert_eq!(gone(&left), None, "another one is there");
+        fs::remove_dir(&mounted).unwrap();
+        fs::rename(&away, &mounted).unwrap();
+        fs::remove_dir(&data).unwrap();
+        assert_eq!(gone(&left), Some(data));
+    }
 }

@@ -303,6 +303,11 @@ impl DataPlane {
         self.gateway.activity()
     }
 
+    /// Tells who keeps a connection, with its next answer, that it is the last one on it.
+    pub(crate) fn say_goodbye(&self) {
+        self.gateway.say_goodbye();
+    }
+
     /// Lets nobody in any more. What is inside goes on. Envoys are answered all the same, because they do not
     /// wait long for that, but told nothing that whoever comes next might see otherwise.
     pub(crate) async fn leave(&self) {

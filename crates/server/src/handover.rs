@@ -43,7 +43,7 @@ pub(crate) mod upgrade;
 use std::{fs::File, io, os::fd::AsRawFd as _, path::Path};
 
 /// The number of what is said. Another one is refused before anything is handed over.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// The socket in the data directory.
 const SOCKET: &str = "handover";
 

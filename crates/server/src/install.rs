@@ -193,6 +193,9 @@ async fn put(cluster: &Cluster, wanted: &[Manifest], unwanted: &[Manifest]) -> a
             Removed::WasNotThere => continue,
             Removed::Gone => "removed",
             Removed::Others => "is not of this installation, and is left",
+            Removed::NotSeen => {
+                "may not be looked at: if an earlier installation had it, remove it"
+            }
         };
         let _ = writeln!(out, "{name} {became}");
     }

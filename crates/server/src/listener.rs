@@ -110,8 +110,8 @@ pub(crate) async fn serve_peers(
             return;
         };
         let http = Arc::clone(&serving);
+        let arriving = http.arriving.token();
         owner.spawn(async move {
-            let arriving = http.arriving.token();
             http.serve(stream, arriving).await;
             drop(slot);
         });

@@ -28,7 +28,7 @@ use store_redb::RedbStore;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -66,10 +66,15 @@ const SSH_HOST_KEY: &str = "ssh_host_ed25519_key";
 /// How long requests that need the store, and turns of the control loop, have to end before it is handed
 /// over: whoever comes new waits as long.
 const SETTLING: Duration = Duration::from_secs(5);
+/// How long who keeps a connection and asks all the time has to hear that it ends: served as ever, so
+/// nobody waits for it.
+const FAREWELL: Duration = Duration::from_millis(100);
 /// How long a new server may take from having the data directory to serving: clients wait meanwhile.
 const STARTING: Duration = Duration::from_secs(120);
 /// How long calls on the engine may take to end before it is handed over.
 const LETTING_GO: Duration = Duration::from_secs(60);
+/// How long what is cut off may take to end. A server that was replaced before is not waited for any longer.
+const CUTTING: Duration = Duration::from_secs(5);
 
 /// Runs the server until a signal stops it, or another one has replaced it.
 ///
@@ -260,13 +265,13 @@ async fn see_out(
     left.envoys_elsewhere.cancel();
     tokio::select! {
         () = inside.gone() => {}
-        () = tokio::time::sleep(settings.drain_timeout.0) => {}
+        () = sleep(settings.drain_timeout.0) => {}
         name = signals.next() => tracing::info!(signal = name, "what is left is cut off"),
     }
     // Also what was inside when an earlier one could not take over.
     ending.cancel();
     tokio::select! {
-        () = inside.gone() => tracing::info!("stopped"),
+        _ = timeout(CUTTING, inside.gone()) => tracing::info!("stopped"),
         name = signals.next() => end_at_once(name),
     }
 }
@@ -276,7 +281,7 @@ async fn finish(left: Option<Left>, ending: &CancellationToken, settings: &Setti
     if let Some(Left { inside, .. }) = left {
         let _ = timeout(settings.drain_timeout.0, inside.gone()).await;
         ending.cancel();
-        inside.gone().await;
+        let _ = timeout(CUTTING, inside.gone()).await;
     }
 }
 
@@ -556,6 +561,8 @@ impl Server {
     /// Stops everything but what is inside, which `late` cuts off, and gives the data directory back.
     async fn release(self, clock: &Arc<dyn Clock>, late: CancellationToken, tasks: &Tasks) -> Left {
         if let Some((_, plane)) = &self.running {
+            plane.say_goodbye();
+            sleep(FAREWELL).await;
             plane.leave().await;
             plane.settle(SETTLING).await;
         }

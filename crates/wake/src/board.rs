@@ -98,11 +98,12 @@ impl Board {
         Some(Arc::clone(&flight.news))
     }
 
-    /// A delivery as it ran later than anybody who came for it saw it asleep, if that was told.
+    /// A delivery as it ran later than anybody who came for it saw it asleep, if that was told and nobody
+    /// waits any more: who still does wants it awake.
     pub(crate) fn ran_since(&self, delivery: Delivery) -> Option<Arc<Route>> {
         let flight = self.flights.get(&delivery)?;
         let told = flight.news.newest()?;
-        (told.version > flight.asleep).then_some(told)
+        (flight.seats.is_empty() && told.version > flight.asleep).then_some(told)
     }
 
     /// Takes a seat from the team that has most, if that leaves it with no fewer than this one.

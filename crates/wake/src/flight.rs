@@ -66,7 +66,8 @@ enum Attempt {
     Intended(Intended),
     /// Another writer was first.
     Lost,
-    /// It has run since those who wait saw it asleep: nothing is wanted of it any more.
+    /// It has run since those who came saw it asleep, and they have gone on: nothing is wanted of it any
+    /// more.
     Ran(Arc<Route>),
 }
 

@@ -314,7 +314,7 @@ impl<'a, S: OverTcp> Turn<'a, S> {
             self.is_last = self.ask.is_last
                 || self.left > 0
                 || head.length == Length::UntilEnd
-                || self.lane.link.is_draining();
+                || self.lane.is_leaving();
             let id = self.ask.found.request_id.as_ref().map(|id| id.as_bytes());
             headers::write_answer(out, &head, id, self.is_last);
             self.reading = match head.length {

@@ -49,6 +49,38 @@ async fn a_drain_lets_requests_finish_and_nothing_begin() {
 }
 
 #[tokio::test]
+async fn who_asks_while_it_says_goodbye_is_answered_and_told_to_go_elsewhere() {
+    let world = World::with(Setup {
+        fallback: Some(axum::Router::new().fallback(async || "the API")),
+        ..Setup::default()
+    });
+    let program = program(world.ip, 0).await;
+    world.apply(world.route("box"));
+    let host = format!("{}-box.sbx.test", program.port);
+    // By the short way, and by the library.
+    let texts = [host.as_str(), "api.sbx.test"].map(|host| get("/mirror", &[("Host", host)]));
+    let mut clients = Vec::new();
+    for text in &texts {
+        let mut client = Client::connect(world.address()).await;
+        let before = client.ask(text).await;
+        assert_eq!((before.status, before.header("connection")), (200, None));
+        clients.push(client);
+    }
+    world.gateway.say_goodbye();
+    for (mut client, text) in clients.into_iter().zip(&texts) {
+        let last = client.ask(text).await;
+        assert_eq!(
+            (last.status, last.header("connection")),
+            (200, Some("close"))
+        );
+        assert_eq!(client.read_to_end().await, b"");
+        // Who comes new is served too.
+        let mut other = Client::connect(world.address()).await;
+        assert_eq!(other.ask(text).await.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_drain_does_not_wait_for_ever() {
     let world = World::new();
     let program = program(world.ip, 0).await;

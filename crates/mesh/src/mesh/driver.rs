@@ -2,7 +2,7 @@
 //!
 //! One task owns the core. Links bring it frames through a bounded queue, so who sends faster than
 //! this process applies is slowed by its own connection. What takes long is run on a thread of its own:
-//! nothing that this task does may take as long as a table has routes.
+//! this task waits for the table's lock only, while everything is copied or looked through once.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -140,6 +140,10 @@ impl Teller {
             }
             if let Some(earlier) = &self.earlier {
                 earlier.gone().await;
+                // It knows by now who was in use there, if it did not before.
+                if let Some(seen) = self.look() {
+                    sender.send_replace(seen);
+                }
             }
             let now = self.clock.monotonic();
             sender.send_modify(|seen| seen.go(now));

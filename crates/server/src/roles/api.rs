@@ -107,6 +107,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let grace = settings.drain_timeout.0;
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let drain = async {
+        door.say_goodbye();
         tokio::time::sleep(UNLISTED).await;
         let until = Instant::now() + grace;
         let left = door.drain(grace).await.err().unwrap_or_default();

@@ -15,7 +15,7 @@ use mesh::{Heard, Mesh};
 use model::{Epoch, Key, Name, Namespace, Sandbox, Spec as _, Uid, Version, sandbox::SandboxSpec};
 use peers::{Front, Known, Noted, Peers, Used, frame::Seen};
 use plan::idle::Activity;
-use routes::{Deletion, Message, Route, Table};
+use routes::{Message, Route, Table};
 use tokio::time::Instant;
 
 use super::written::Written;
@@ -71,39 +71,23 @@ impl e2b::ports::Followers for Told {
         let Some((mesh, sandboxes)) = self.0.get() else {
             return;
         };
-        // In this order: what is found is at least as new.
-        let at = sandboxes.version();
         let seen = sandboxes.find(key);
-        match seen_at(key, version, at, seen.as_deref()) {
+        let version = match seen.and_then(|sandbox| seen_at(version, &sandbox)) {
             Some((message, version)) => {
                 mesh.say(message);
-                mesh.heard(version).await;
+                version
             }
-            None => {
-                mesh.heard(version).await;
-            }
-        }
+            None => version,
+        };
+        mesh.heard(version).await;
     }
 }
 
-/// What is said of a record that is about to be told of at a version: as it is seen, or that it is gone, if
-/// what is seen is as new as that. What another process wrote, that one told: perhaps not yet, or not
-/// everybody.
-fn seen_at(
-    key: &Key,
-    version: Version,
-    at: Version,
-    seen: Option<&Sandbox>,
-) -> Option<(Message, Version)> {
-    let Some(sandbox) = seen else {
-        let gone = Message::Delete(Deletion {
-            namespace: key.namespace.clone()?,
-            name: key.name.clone(),
-            version,
-        });
-        return (at >= version).then_some((gone, version));
-    };
-    let route = Route::of(sandbox).filter(|route| route.version >= version)?;
+/// What is said of a record that is about to be told of at a version: as it is seen, if that is as new. What
+/// another process wrote, that one told: perhaps not yet, or not everybody. That it is gone is for who
+/// removed it to say, because only that one knows the version: a version names one write.
+fn seen_at(version: Version, seen: &Sandbox) -> Option<(Message, Version)> {
+    let route = Route::of(seen).filter(|route| route.version >= version)?;
     let version = route.version;
     Some((Message::from(route), version))
 }
@@ -194,21 +178,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_to_a_client_is_said_again_as_it_is_seen_and_also_that_it_is_gone() {
+    fn what_is_told_to_a_client_is_said_again_as_it_is_seen() {
         let team = Namespace::new("team").unwrap();
         let mut metadata = Metadata::new(Some(team), Name::new("box").unwrap());
         metadata.uid = Some(Uid::from_random(1));
         metadata.resource_version = Some(v(7));
         let sandbox = Sandbox::new(metadata, SandboxSpec::default());
-        let key = sandbox.key();
-        let said = |version, at, seen| seen_at(&key, v(version), v(at), seen);
-        let (message, version) = said(5, 7, Some(&sandbox)).unwrap();
+        let (message, version) = seen_at(v(5), &sandbox).unwrap();
         assert!(matches!(message, Message::Upsert(_)), "{message:?}");
         assert_eq!(version, v(7));
-        assert_eq!(said(9, 8, Some(&sandbox)), None, "not seen yet");
-        let (message, version) = said(9, 9, None).unwrap();
-        assert!(matches!(message, Message::Delete(d) if d.version == v(9)));
-        assert_eq!(version, v(9));
-        assert_eq!(said(9, 8, None), None, "it may come yet");
+        assert_eq!(seen_at(v(9), &sandbox), None, "not seen yet");
     }
 }

@@ -193,6 +193,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let grace = settings.drain_timeout.0;
     tracing::info!(signal = name, grace = %settings.drain_timeout, "stopping");
     let drain = async {
+        gateway.say_goodbye();
         tokio::time::sleep(UNLISTED).await;
         let until = Instant::now() + grace;
         let (requests, raw) = tokio::join!(gateway.drain(grace), raw.drain(grace));

@@ -28,7 +28,7 @@ fn who_was_about_to_take_over_is_refused_by_a_server_that_is_told_to_stop() {
     let id = server.echoing("");
     let mut open = Open::into(&server, &id);
     let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
     other.hears("offered");
     server.signal(Signal::TERM);
     // Long before it ends: who is inside is waited for.
@@ -46,7 +46,7 @@ fn who_is_ready_in_the_very_moment_in_which_a_server_is_told_to_stop_is_refused(
     for _ in 0..4 {
         let mut server = Server::start_in(tempfile::tempdir().unwrap(), &[], &[]);
         let mut other = server.would_be();
-        other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+        other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
         other.hears("offered");
         server.signal(Signal::STOP);
         other.say(r#"{"say":"ready"}"#);
@@ -64,7 +64,7 @@ fn who_was_inside_when_a_take_over_failed_may_finish_when_the_server_stops() {
     let id = server.echoing("");
     let mut open = Open::into(&server, &id);
     let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
     other.hears("offered");
     other.say(r#"{"say":"ready"}"#);
     other.hears("released");

@@ -298,7 +298,7 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
     for step in 0..4 {
         let mut other = server.would_be();
         if step > 0 {
-            other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+            other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
             other.hears("offered");
         }
         if step > 1 {
@@ -354,7 +354,7 @@ fn a_server_that_is_replaced_at_the_second_try_ends_when_it_is_told_to() {
     // Inside since before the first try, which comes to nothing.
     let mut open = Open::into(&server, &id);
     let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":1,"version":"9"}"#);
+    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
     other.hears("offered");
     other.say(r#"{"say":"ready"}"#);
     other.hears("released");
@@ -384,7 +384,7 @@ line.connect(sys.argv[1])
 words = line.makefile("rb")
 def hear(word):
     while b'"say":"%s"' % word not in words.readline(): pass
-line.sendall(b'{"say":"takeOver","format":1,"version":"9"}\n')
+line.sendall(b'{"say":"takeOver","format":2,"version":"9"}\n')
 hear(b"offered")
 line.sendall(b'{"say":"ready"}\n')
 hear(b"released")
