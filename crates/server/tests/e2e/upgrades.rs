@@ -364,6 +364,8 @@ fn a_server_that_is_replaced_at_the_second_try_ends_when_it_is_told_to() {
     let mut old = server.upgrade(&PATIENT).unwrap();
     open.echoes();
     assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
+    // A signal before the old one has heard of it would stop both.
+    server.has_said("replaced: what is inside", 1);
     let pid = Pid::from_raw(old.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     let ended = until("the old one ends", || old.try_wait().unwrap());
