@@ -96,12 +96,9 @@ async fn removed_elsewhere(world: &World, client: &Client) -> (String, Key, Vers
     (id, key, version)
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_kill_that_lost_to_another_removal_is_stamped_with_what_covers_that() {
-    let world = World::new().await;
-    let client = world.client("a").await;
-    let (id, _, version) = removed_elsewhere(&world, &client).await;
-    // It is there as this one looks, and gone as it removes.
+/// A kill of a sandbox that is there as this server looks, and gone as it removes; half a second later its
+/// watches show that.
+async fn killed_too_late(world: &World, client: &Client, path: &str) -> Reply {
     let mut behind = Some(1);
     let faults = world.store.faults();
     faults.on_read(move || behind.take().unwrap_or(0));
@@ -109,9 +106,18 @@ async fn a_kill_that_lost_to_another_removal_is_stamped_with_what_covers_that() 
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         world.store.catch_up();
     };
-    let path = format!("/sandboxes/{id}");
-    let (killed, ()) = tokio::join!(client.delete(&path), showing);
+    let (killed, ()) = tokio::join!(client.delete(path), showing);
     assert_eq!(killed.status, 204, "{}", killed.text);
+    killed
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_lost_to_another_removal_is_stamped_with_what_covers_that() {
+    let world = World::new().await;
+    let client = world.client("a").await;
+    let (id, _, version) = removed_elsewhere(&world, &client).await;
+    let path = format!("/sandboxes/{id}");
+    let killed = killed_too_late(&world, &client, &path).await;
     let stamped: u64 = killed.header(VERSION).unwrap().parse().unwrap();
     assert!(stamped >= version.to_u64(), "{stamped} {version}");
     assert_eq!(client.get(&path).await.status, 404);
@@ -123,17 +129,9 @@ async fn a_kill_that_lost_to_another_removal_waits_for_that_and_not_for_all_of_t
     let client = world.client("a").await;
     let (id, _, version) = removed_elsewhere(&world, &client).await;
     world.vast.ahead.store(1000, Ordering::Relaxed);
-    let mut behind = Some(1);
-    let faults = world.store.faults();
-    faults.on_read(move || behind.take().unwrap_or(0));
-    let showing = async {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        world.store.catch_up();
-    };
     let begun = Instant::now();
     let path = format!("/sandboxes/{id}");
-    let (killed, ()) = tokio::join!(client.delete(&path), showing);
-    assert_eq!(killed.status, 204, "{}", killed.text);
+    let killed = killed_too_late(&world, &client, &path).await;
     let stamped = version_of(&killed);
     assert!(stamped >= version, "{stamped} {version}");
     assert!(

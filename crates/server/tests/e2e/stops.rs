@@ -5,10 +5,9 @@
 use rustix::process::Signal;
 
 use crate::{
-    run::agent,
     sandboxes::until,
     server::Server,
-    upgrades::{Open, PATIENT},
+    upgrades::{Open, PATIENT, start},
 };
 
 /// Ends the sandbox of a server that has stopped.
@@ -23,13 +22,11 @@ fn end_after(mut server: Server, id: &str) {
 
 #[test]
 fn who_was_about_to_take_over_is_refused_by_a_server_that_is_told_to_stop() {
-    agent();
-    let mut server = Server::start_with(tempfile::tempdir().unwrap(), &PATIENT);
+    let mut server = start();
     let id = server.echoing("");
     let mut open = Open::into(&server, &id);
     let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-    other.hears("offered");
+    other.is_offered();
     server.signal(Signal::TERM);
     // Long before it ends: who is inside is waited for.
     assert!(other.hears("refused").contains("about to end"));
@@ -46,8 +43,7 @@ fn who_is_ready_in_the_very_moment_in_which_a_server_is_told_to_stop_is_refused(
     for _ in 0..4 {
         let mut server = Server::start_in(tempfile::tempdir().unwrap(), &[], &[]);
         let mut other = server.would_be();
-        other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-        other.hears("offered");
+        other.is_offered();
         server.signal(Signal::STOP);
         other.say(r#"{"say":"ready"}"#);
         server.signal(Signal::TERM);
@@ -59,18 +55,10 @@ fn who_is_ready_in_the_very_moment_in_which_a_server_is_told_to_stop_is_refused(
 
 #[test]
 fn who_was_inside_when_a_take_over_failed_may_finish_when_the_server_stops() {
-    agent();
-    let mut server = Server::start_with(tempfile::tempdir().unwrap(), &PATIENT);
+    let mut server = start();
     let id = server.echoing("");
     let mut open = Open::into(&server, &id);
-    let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-    other.hears("offered");
-    other.say(r#"{"say":"ready"}"#);
-    other.hears("released");
-    drop(other);
-    server.has_said("this one goes on", 1);
-    drop(server.would_be());
+    server.is_not_replaced();
     let mut since = Open::into(&server, &id);
     server.signal(Signal::TERM);
     server.has_said("stopping", 1);

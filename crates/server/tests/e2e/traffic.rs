@@ -562,8 +562,7 @@ fn upgrades_that_come_to_nothing_under_traffic_refuse_nobody() {
         }
         // It has the listeners, and never gets ready.
         let mut idle: WouldBe = scene.server.would_be();
-        idle.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-        idle.hears("offered");
+        idle.is_offered();
         scene.some_more();
         drop(idle);
     });

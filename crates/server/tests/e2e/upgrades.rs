@@ -34,7 +34,7 @@ pub(crate) const PATIENT: [&str; 6] = [
     "127.0.0.1:0",
 ];
 
-fn start() -> Server {
+pub(crate) fn start() -> Server {
     agent();
     Server::start_with(tempfile::tempdir().unwrap(), &PATIENT)
 }
@@ -94,6 +94,17 @@ impl Server {
         slow
     }
 
+    /// One takes over as far as the data directory, and dies: it goes on, for the first time.
+    pub(crate) fn is_not_replaced(&self) {
+        let mut other = self.would_be();
+        other.is_offered();
+        other.say(r#"{"say":"ready"}"#);
+        other.hears("released");
+        drop(other);
+        self.has_said("this one goes on", 1);
+        drop(self.would_be());
+    }
+
     /// Waits until it has logged this so many times.
     pub(crate) fn has_said(&self, text: &str, times: usize) {
         until(text, || {
@@ -106,6 +117,12 @@ impl Server {
 pub(crate) struct WouldBe(BufReader<UnixStream>);
 
 impl WouldBe {
+    /// Asks for the listeners, and gets them.
+    pub(crate) fn is_offered(&mut self) {
+        self.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
+        self.hears("offered");
+    }
+
     pub(crate) fn say(&mut self, line: &str) {
         let stream = self.0.get_mut();
         stream.write_all(line.as_bytes()).unwrap();
@@ -298,8 +315,7 @@ fn a_server_that_dies_at_any_step_leaves_the_other_to_serve_with_what_is_inside(
     for step in 0..4 {
         let mut other = server.would_be();
         if step > 0 {
-            other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-            other.hears("offered");
+            other.is_offered();
         }
         if step > 1 {
             other.say(r#"{"say":"ready"}"#);
@@ -353,14 +369,7 @@ fn a_server_that_is_replaced_at_the_second_try_ends_when_it_is_told_to() {
     let id = server.echoing("");
     // Inside since before the first try, which comes to nothing.
     let mut open = Open::into(&server, &id);
-    let mut other = server.would_be();
-    other.say(r#"{"say":"takeOver","format":2,"version":"9"}"#);
-    other.hears("offered");
-    other.say(r#"{"say":"ready"}"#);
-    other.hears("released");
-    drop(other);
-    server.has_said("this one goes on", 1);
-    drop(server.would_be());
+    server.is_not_replaced();
     let mut old = server.upgrade(&PATIENT).unwrap();
     open.echoes();
     assert!(old.try_wait().unwrap().is_none(), "who is inside is inside");
