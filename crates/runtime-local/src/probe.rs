@@ -13,7 +13,7 @@ mod connected;
 mod host;
 mod kernel;
 
-use std::{borrow::Cow, fmt, path::Path};
+use std::{borrow::Cow, fmt, fs, os::unix::fs::MetadataExt as _, path::Path, process};
 
 use serde::Serialize;
 
@@ -142,6 +142,13 @@ impl Lack {
             ..Self::missing(detail, meaning, remedy)
         }
     }
+}
+
+/// A name that nobody else has at this time who probes this host. Containers may share its cgroups or a
+/// directory, and each of them has a process with the same number as ours.
+fn own_name() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    format!("probe-{namespace}-{}", process::id())
 }
 
 /// Tries what every sandbox needs; the data directory need not be there yet.

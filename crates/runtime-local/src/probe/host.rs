@@ -14,7 +14,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::{Capability, Lack, Seen, State};
+use super::{Capability, Lack, Seen, State, own_name};
 use crate::{disk::Disks, error::Doing as _, record::Place, tree};
 
 /// A directory for trials where the data directory is or would be; gone when dropped.
@@ -35,7 +35,8 @@ impl Ground {
         let absolute = std::path::absolute(data_dir).map_err(|error| lacking(data_dir, &error))?;
         let there = absolute.ancestors().find(|path| path.is_dir());
         let there = there.ok_or_else(|| lacking(&absolute, &"no such directory"))?;
-        let path = there.join(format!(".dormouse-probe-{}", std::process::id()));
+        let path = there.join(format!(".dormouse-{}", own_name()));
+        remove(&path).map_err(|error| lacking(&path, &error))?;
         fs::create_dir(&path).map_err(|error| lacking(there, &error))?;
         let filesystem = statfs(&path).map_or_else(
             |error| io::Error::from(error).to_string(),
@@ -78,11 +79,15 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let parking = self.path.with_extension("parking");
-        if let Err(error) = tree::remove(&self.path, &parking) {
+        if let Err(error) = remove(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "a trial left a directory");
         }
     }
+}
+
+/// Removes a directory of trials: one of our own, or of one that was killed and had this name.
+fn remove(path: &Path) -> io::Result<()> {
+    tree::remove(path, &path.with_extension("parking"))
 }
 
 impl Lack {

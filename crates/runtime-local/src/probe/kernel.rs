@@ -12,7 +12,7 @@ use rustix::{
     thread::{CapabilitySet, capabilities},
 };
 
-use super::{Lack, Seen};
+use super::{Lack, Seen, own_name};
 use crate::{
     cgroups::{Cgroups, Hierarchies},
     error::{Doing as _, Result},
@@ -108,7 +108,7 @@ fn mapped_trial() -> io::Result<Trial> {
 
 /// A cgroup of our own for one trial.
 fn with_cgroup<T>(work: impl FnOnce(&crate::cgroups::Cgroup<'_>) -> Result<T>) -> Result<T> {
-    let parent = PathBuf::from("dormouse").join(format!("probe-{}", std::process::id()));
+    let parent = PathBuf::from("dormouse").join(own_name());
     let cgroups = Cgroups::open(parent)?;
     let cgroup = cgroups.of("trial");
     let limits = Limits {

@@ -1,7 +1,10 @@
 //! `dormouse doctor` on this host, and on hosts that were made poor: each lack is named with what
 //! to do about it. They need root; without it these tests fail and say so.
 
-use std::process::Output;
+use std::{
+    fs,
+    process::{Output, Stdio},
+};
 
 use serde_json::Value;
 
@@ -181,4 +184,30 @@ fn a_server_refuses_to_start_in_the_same_words() {
         line.unwrap_or_default().contains("mount -t cgroup2"),
         "{said}"
     );
+}
+
+/// Containers that share the host's cgroups and a data directory, and of which each has a first process.
+#[test]
+fn probes_with_the_same_process_number_do_not_meet() {
+    agent();
+    let home = tempfile::tempdir().unwrap();
+    let probe = || {
+        let mut probe = command("unshare", home.path());
+        probe.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        probe.arg(env!("CARGO_BIN_EXE_dormouse"));
+        probe
+            .args(["doctor", "--json", "--data-dir"])
+            .arg(home.path());
+        probe.stdout(Stdio::piped()).stderr(Stdio::piped());
+        probe.spawn().unwrap()
+    };
+    for _ in 0..10 {
+        let probes: Vec<_> = (0..8).map(|_| probe()).collect();
+        for probe in probes {
+            let output = probe.wait_with_output().unwrap();
+            assert!(output.status.success(), "{:#}", report(&output));
+        }
+    }
+    let left: Vec<_> = fs::read_dir(home.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
