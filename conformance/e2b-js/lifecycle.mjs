@@ -190,13 +190,14 @@ test("who wants a reboot does not get the memory back", async (world) => {
   assert.equal(await state(box), "paused");
 }, { since: "2.50" });
 
-const sleeper = (world, autoResume, timeoutMs = 60_000) =>
-  world.create({ timeoutMs, lifecycle: { onTimeout: "pause", ...(autoResume === undefined ? {} : { autoResume }) } });
+const sleeper = (world, autoResume) =>
+  world.create({ timeoutMs: 60_000, lifecycle: { onTimeout: "pause", ...(autoResume === undefined ? {} : { autoResume }) } });
 
 test("a deadline puts to sleep where that was asked", async (world) => {
-  const box = await sleeper(world, undefined, 2_000);
+  const box = await sleeper(world);
   assert.deepEqual((await box.getInfo()).lifecycle, { onTimeout: "pause", autoResume: false });
   await box.files.write("note", "kept");
+  await box.setTimeout(1_000);
   assert(await asleep(box));
   assert.equal(await box.isRunning(), false);
   await raises(Error, box.commands.run("true"));

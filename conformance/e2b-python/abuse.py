@@ -5,7 +5,7 @@ import tempfile
 
 import httpx
 
-from harness import case, raises
+from harness import case, get, post, raises
 
 
 @case
@@ -33,7 +33,7 @@ def no_path_of_a_file_leads_out_of_its_sandbox(world):
             raises(Exception, lambda: box.files.read(way))
             # A link that leads nowhere is there itself.
             assert box.files.exists(way) is (way == "/tmp/link"), way
-            reply = httpx.get(f"{url}/files", params={"path": way}, headers=headers)
+            reply = get(f"{url}/files", params={"path": way}, headers=headers)
             assert reply.status_code in (400, 404) and "host" not in reply.text, (way, reply.text)
         root = sorted(entry.name for entry in box.files.list("/"))
         assert sorted(entry.name for entry in box.files.list("/../../..")) == root
@@ -43,7 +43,7 @@ def no_path_of_a_file_leads_out_of_its_sandbox(world):
             box.files.rename(way, f"/../../../tmp/{name}-moved")
             box.files.remove(f"/../../../../tmp/{name}-moved")
         form = {"file": (f"../../../../../../tmp/{name}", b"by a form")}
-        assert httpx.post(f"{url}/files", files=form, headers=headers).status_code == 200
+        assert post(f"{url}/files", files=form, headers=headers).status_code == 200
         assert pathlib.Path(host.name).read_text() == "of the host"
         assert not pathlib.Path(f"{host.name}-moved").exists()
 
@@ -59,7 +59,7 @@ def tokens_and_signatures_open_only_their_own_sandbox_and_while_it_lives(world):
         if token is not None:
             headers = {**headers, "X-Access-Token": token}
         params = query or {"path": "/home/user/a"}
-        return httpx.get(f"{url}/files", params=params, headers=headers).status_code
+        return get(f"{url}/files", params=params, headers=headers).status_code
 
     token = mine._envd_access_token
     assert ask(mine, token) == 200

@@ -144,7 +144,7 @@ async def async_files_are_kept(box):
     assert (await box.files.rename("d/a", "d/y")).name == "y"
     await box.files.remove("d/y")
     assert await box.files.make_dir("d/new") is True and await box.files.make_dir("d/new") is False
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         assert (await client.get(box.download_url("d/b", use_signature_expiration=60))).text == "1"
         sent = await client.post(box.upload_url("d/up"), files={"file": ("up", b"sent")})
         assert sent.status_code == 200

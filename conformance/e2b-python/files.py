@@ -5,10 +5,9 @@ import os
 import time
 
 import e2b
-import httpx
 from e2b import FilesystemEventType, FileType, InvalidArgumentException
 
-from harness import case, eventually, raises
+from harness import case, eventually, get, post, raises
 
 Missing = getattr(e2b, "FileNotFoundException", e2b.NotFoundException)
 
@@ -177,14 +176,14 @@ def who_has_an_address_reads_and_writes_without_a_key(world):
     box, dir = world.shared(), world.directory()
     box.files.write(f"{dir}/a b.txt", "by address")
     for options in [{}, {"use_signature_expiration": 60}, {"user": "user"}]:
-        reply = httpx.get(box.download_url(f"{dir}/a b.txt", **options))
+        reply = get(box.download_url(f"{dir}/a b.txt", **options))
         assert (reply.status_code, reply.text) == (200, "by address"), (options, reply.text)
     url = box.upload_url(f"{dir}/up", use_signature_expiration=60)
-    reply = httpx.post(url, files={"file": ("x", b"uploaded")})
+    reply = post(url, files={"file": ("x", b"uploaded")})
     assert reply.status_code == 200, reply.text
     assert box.files.read(f"{dir}/up") == "uploaded"
     root = box.upload_url("/root/by-address", user="root")
-    assert httpx.post(root, files={"file": ("x", b"r")}).status_code == 200
+    assert post(root, files={"file": ("x", b"r")}).status_code == 200
     assert box.files.read("/root/by-address", user="root") == "r"
 
 
@@ -193,9 +192,9 @@ def an_address_is_good_for_one_thing_and_one_time(world):
     box, dir = world.shared(), world.directory()
     box.files.write(f"{dir}/a", "1")
     url = box.download_url(f"{dir}/a")
-    assert httpx.get(url.replace("case", "case-other")).status_code in (401, 502)
-    assert httpx.post(url, files={"file": ("x", b"x")}).status_code in (401, 502)
+    assert get(url.replace("case", "case-other")).status_code in (401, 502)
+    assert post(url, files={"file": ("x", b"x")}).status_code in (401, 502)
     old = box.download_url(f"{dir}/a", use_signature_expiration=-10)
-    reply = httpx.get(old)
+    reply = get(old)
     assert (reply.status_code, reply.json()) == (
         401, {"code": 401, "message": "signature is already expired"}), reply.text

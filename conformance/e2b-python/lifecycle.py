@@ -4,10 +4,9 @@ import datetime
 import time
 
 import e2b
-import httpx
 from e2b import Sandbox, SandboxException, SandboxQuery, SandboxState, Template
 
-from harness import RUN, VERSION, case, eventually, number, raises
+from harness import RUN, VERSION, case, eventually, get, number, raises
 
 NotFound = getattr(e2b, "SandboxNotFoundException", e2b.NotFoundException)
 
@@ -268,10 +267,11 @@ def sleeper(world, auto_resume=None, **options):
 
 @case
 def a_deadline_puts_to_sleep_where_that_was_asked(world):
-    box = sleeper(world, timeout=2)
+    box = sleeper(world, timeout=60)
     info = box.get_info()
     assert (info.lifecycle["on_timeout"], info.lifecycle["auto_resume"]) == ("pause", False), info
     box.files.write("note", "kept")
+    box.set_timeout(1)
     assert asleep(box)
     assert not box.is_running(), "and traffic does not wake it"
     raises(e2b.TimeoutException, lambda: box.commands.run("true"))
@@ -283,8 +283,9 @@ def a_deadline_puts_to_sleep_where_that_was_asked(world):
 @case(since="2.46")
 def a_deadline_puts_to_sleep_without_memory_where_that_was_asked(world):
     mode = {"mode": "filesystem"} if number(VERSION) >= (2, 55) else {"keep_memory": False}
-    box = world.create(timeout=2, lifecycle={"on_timeout": {"action": "pause", **mode}})
+    box = world.create(timeout=60, lifecycle={"on_timeout": {"action": "pause", **mode}})
     boot = box.files.read("/proc/sys/kernel/random/boot_id")
+    box.set_timeout(1)
     assert asleep(box)
     box.connect(timeout=60)
     assert box.files.read("/proc/sys/kernel/random/boot_id") != boot
@@ -330,7 +331,7 @@ def a_probe_wakes(world):
 def a_request_to_a_port_wakes(world):
     def use(box, prepared):
         url, headers = prepared or world.serve_inside(box, 8080)
-        reply = httpx.get(url, headers=headers, timeout=60)
+        reply = get(url, headers=headers)
         assert (reply.status_code, reply.text) == (200, "hello from inside\n"), reply.text
         return url, headers
 

@@ -139,8 +139,8 @@ def a_command_outlives_its_client(box, dir):
 @case
 def a_timeout_kills_the_command(box, dir):
     started = time.monotonic()
-    raises(TimeoutException, lambda: box.commands.run(f"echo $$ > {dir}/pid; exec sleep 60", timeout=1))
-    assert time.monotonic() - started < 5
+    raises(TimeoutException, lambda: box.commands.run(f"echo $$ > {dir}/pid; exec sleep 60", timeout=10))
+    assert time.monotonic() - started < 50
     pid = box.files.read(f"{dir}/pid").strip()
     assert eventually(lambda: not os.path.exists(f"/proc/{pid}"))
 

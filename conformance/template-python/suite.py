@@ -12,10 +12,9 @@ import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "e2b-python"))
 
-import httpx  # noqa: E402
 from e2b import Sandbox, Template, wait_for_port  # noqa: E402
 from e2b.exceptions import BuildException  # noqa: E402
-from harness import case, eventually, raises, run  # noqa: E402
+from harness import case, eventually, put, raises, request, run  # noqa: E402
 
 OPEN, CLOSED = os.environ["OPEN"], os.environ["CLOSED"]
 
@@ -41,7 +40,7 @@ def api(method, path, key="E2B_API_KEY", **options):
     base = os.environ.get("E2B_API_URL") or f"https://api.{os.environ['E2B_DOMAIN']}"
     verify = os.environ.get("SSL_CERT_FILE", True)
     headers = {"X-API-KEY": os.environ[key]}
-    return httpx.request(method, f"{base}{path}", headers=headers, verify=verify, **options)
+    return request(method, f"{base}{path}", headers=headers, verify=verify, **options)
 
 
 @case
@@ -307,8 +306,8 @@ def bad_requests_are_refused_by_name(world):
     assert link["present"] is False
     forged = link["url"].replace(files, "1" * 64)
     verify = os.environ.get("SSL_CERT_FILE", True)
-    assert httpx.put(forged, content=b"x", verify=verify).status_code == 401
-    assert httpx.put(link["url"], content=b"no archive", verify=verify).status_code == 204
+    assert put(forged, content=b"x", verify=verify).status_code == 401
+    assert put(link["url"], content=b"no archive", verify=verify).status_code == 204
     copy = [{"type": "COPY", "args": ["a", "b"], "filesHash": files}]
     assert api("POST", path, json={"fromImage": OPEN, "steps": copy}).status_code == 202
     assert api("POST", path, json={"fromImage": OPEN, "steps": copy}).status_code == 409
