@@ -1,42 +1,35 @@
 //! Processes that die, come back, are cut off, or do not read.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, thread, time::Duration};
 
 use kit::Tasks;
 use mesh::Why;
 use routes::Snapshot;
-use tokio::runtime;
+use tokio::{net::TcpListener, runtime};
 
-use crate::world::{Node, Passing, Relay, delete, eventually, linked, upsert, v};
+use crate::world::{Node, Passing, Plan, Relay, delete, eventually, linked, upsert, v};
 
 /// Three, each behind a relay.
-async fn behind_relays(max_said: usize) -> (Vec<Node>, Vec<Relay>, Tasks) {
+async fn behind_relays(adjust: impl Fn(&mut Plan)) -> (Vec<Node>, Vec<Relay>, Tasks) {
     let tasks = Tasks::default();
     let (mut nodes, mut relays) = (Vec::<Node>::new(), Vec::<Relay>::new());
     for _ in 0..3 {
         let (relay, behind) = Relay::new(&tasks).await;
         let seeds: BTreeSet<SocketAddr> = relays.iter().map(|r| r.address).collect();
-        let port = free_port().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        behind.send_replace(Some(listener.local_addr().unwrap()));
         let node = Node::start(|plan| {
-            plan.listen = port;
+            plan.listener = Some(listener);
             plan.advertise = Some(relay.address);
             plan.seeds = seeds;
-            plan.max_said = max_said;
-            // A machine that is busy with something else is not late.
-            plan.ack_timeout = Some(Duration::from_secs(1));
+            adjust(plan);
         })
         .await;
-        behind.send_replace(Some(port));
         nodes.push(node);
         relays.push(relay);
     }
     linked(&nodes).await;
     (nodes, relays, tasks)
-}
-
-async fn free_port() -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap()
 }
 
 #[test]
@@ -66,15 +59,18 @@ fn one_that_is_killed_and_comes_back_at_the_same_address_knows_all_again() {
                 .all(|n| n.mesh.stats().in_standing == 2)
         })
         .await;
-        there.shutdown_background();
+        // Its address is free when this returns.
+        let ending = thread::spawn(move || there.shutdown_timeout(Duration::from_secs(30)));
+        ending.join().unwrap();
         eventually("its links are gone", || first.mesh.stats().listeners == 1).await;
         first.mesh.say(upsert("box", 5));
         assert!(!first.mesh.heard(v(5)).await, "somebody is missing");
         assert_eq!(second.version_of("box"), Some(v(5)));
         assert_eq!(third.version_of("box"), None);
 
+        let listener = TcpListener::bind(address).await.unwrap();
         let again = Node::start(|plan| {
-            plan.listen = address;
+            plan.listener = Some(listener);
             plan.seeds = seeds;
             plan.book = Some(std::sync::Arc::default());
         })
@@ -96,7 +92,7 @@ fn one_that_is_killed_and_comes_back_at_the_same_address_knows_all_again() {
 
 #[tokio::test]
 async fn what_was_written_while_all_were_apart_is_known_to_all_when_they_are_not() {
-    let (nodes, relays, tasks) = behind_relays(1 << 14).await;
+    let (nodes, relays, tasks) = behind_relays(|_| {}).await;
     for relay in &relays {
         relay.passing.send_replace(Passing::Cut);
     }
@@ -125,7 +121,7 @@ async fn what_was_written_while_all_were_apart_is_known_to_all_when_they_are_not
 
 #[tokio::test]
 async fn one_that_nobody_can_dial_still_hears_by_asking() {
-    let (nodes, relays, _tasks) = behind_relays(1 << 14).await;
+    let (nodes, relays, _tasks) = behind_relays(|_| {}).await;
     relays[2].passing.send_replace(Passing::Cut);
     eventually("nobody has a link to it", || {
         nodes[..2].iter().all(|n| n.mesh.stats().dialled == 1)
@@ -142,7 +138,13 @@ async fn one_that_nobody_can_dial_still_hears_by_asking() {
 
 #[tokio::test]
 async fn one_that_does_not_read_is_waited_for_once_and_comes_back() {
-    let (nodes, relays, _tasks) = behind_relays(64).await;
+    let (nodes, relays, _tasks) = behind_relays(|plan| {
+        plan.max_said = 64;
+        plan.ack_timeout = Duration::from_secs(3);
+        // Late, but not given up.
+        plan.silence = Some(Duration::from_secs(60));
+    })
+    .await;
     relays[2].passing.send_replace(Passing::Held);
     nodes[0].mesh.say(upsert("box", 5));
     assert!(!nodes[0].mesh.heard(v(5)).await);
@@ -184,7 +186,7 @@ async fn one_that_does_not_read_is_waited_for_once_and_comes_back() {
 
 #[tokio::test]
 async fn a_link_that_is_silent_is_closed_and_made_again() {
-    let (nodes, relays, _tasks) = behind_relays(64).await;
+    let (nodes, relays, _tasks) = behind_relays(|_| {}).await;
     relays[1].passing.send_replace(Passing::Held);
     eventually("it is given up", || {
         nodes[0]

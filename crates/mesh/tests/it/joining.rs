@@ -126,7 +126,7 @@ async fn is_heard_meanwhile(at_giver: bool, at_taker: bool) {
     let writer = Node::start(|plan| {
         plan.role = Role::Api;
         plan.book = None;
-        plan.ack_timeout = Some(Duration::from_secs(3600));
+        plan.ack_timeout = Duration::from_secs(3600);
         plan.seeds = [giver.address].into();
     })
     .await;

@@ -77,7 +77,8 @@ pub(crate) struct Plan {
     pub(crate) key: &'static str,
     pub(crate) cluster: &'static str,
     pub(crate) role: Role,
-    pub(crate) listen: SocketAddr,
+    /// Where it listens, if not anywhere.
+    pub(crate) listener: Option<TcpListener>,
     /// Where others are told that it is.
     pub(crate) advertise: Option<SocketAddr>,
     pub(crate) seeds: BTreeSet<SocketAddr>,
@@ -85,7 +86,9 @@ pub(crate) struct Plan {
     pub(crate) ear: Option<Arc<dyn Heard>>,
     pub(crate) hours_off: i64,
     pub(crate) max_said: usize,
-    pub(crate) ack_timeout: Option<Duration>,
+    /// Longer than anything here takes: a machine that is busy with something else is not late.
+    pub(crate) ack_timeout: Duration,
+    pub(crate) silence: Option<Duration>,
     /// How the mesh sees the table.
     pub(crate) seen: Box<dyn FnOnce(Arc<Table>) -> Arc<dyn Book> + Send>,
 }
@@ -122,22 +125,27 @@ impl Node {
             key: KEY,
             cluster: "one",
             role: Role::Gateway,
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            listener: None,
             advertise: None,
             seeds: BTreeSet::new(),
             book: Some(listed()),
             ear: None,
             hours_off: 0,
             max_said: 1 << 14,
-            ack_timeout: None,
+            ack_timeout: Duration::from_secs(60),
+            silence: None,
             seen: Box::new(|table| table),
         };
         adjust(&mut plan);
-        let listener = TcpListener::bind(plan.listen).await.unwrap();
+        let listener = match plan.listener {
+            Some(listener) => listener,
+            None => TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        };
         let address = listener.local_addr().unwrap();
         let mut options = Options::new(plan.cluster, plan.role, plan.advertise.unwrap_or(address));
         options.max_said = plan.max_said;
-        options.ack_timeout = plan.ack_timeout.unwrap_or(options.ack_timeout);
+        options.ack_timeout = plan.ack_timeout;
+        options.silence = plan.silence.unwrap_or(options.silence);
         let identity = identity(plan.key);
         let (sender, seeds) = watch::channel(Some(plan.seeds));
         let clock = ManualClock::starting_at(0);
