@@ -7,7 +7,7 @@ use model::{StringMap, Uid, template::RuntimeClass};
 use crate::{
     boot::was_up,
     engine::Engine,
-    error::{Doing as _, Result},
+    error::{Doing as _, EngineError, Result},
     hook,
     inspect::exit_code,
     record::{Place, Record, Stage},
@@ -22,6 +22,7 @@ impl Engine {
         for uid in uids(&sandboxes)? {
             let place = self.place(uid);
             let workload = self.adopt_one(uid, &place);
+            self.must_be_here(uid, &workload)?;
             self.ranges.adopt(workload.record.range());
             self.insert(uid, workload);
         }
@@ -33,6 +34,17 @@ impl Engine {
             {
                 self.insert(uid, partial(&self.place(uid)));
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses what runs among processes that this one cannot see: in a container whose server died, or
+    /// outside of ours. It would look as if it had ended.
+    fn must_be_here(&self, uid: Uid, workload: &Workload) -> Result<()> {
+        let is_ours = workload.record.boot_id == self.boot_id;
+        let is_made = workload.record.stage == Stage::Made;
+        if is_made && !is_ours && self.cgroup(uid).is_populated()? {
+            return Err(EngineError::Elsewhere(uid));
         }
         Ok(())
     }

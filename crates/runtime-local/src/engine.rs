@@ -16,13 +16,13 @@ use kit::{Entropy, Tasks};
 use model::Uid;
 use parking_lot::Mutex;
 use rustix::process::{DumpableBehavior, dumpable_behavior};
-use sha2::{Digest as _, Sha256};
 
 use crate::{
     base::Bases,
     cgroups::{Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
+    instance,
     look::Looks,
     network::open_network,
     options::{Limits, Options},
@@ -66,14 +66,6 @@ pub(crate) struct Engine {
     slots: Mutex<BTreeMap<Uid, Arc<Slot>>>,
 }
 
-/// The name of the engine of a data directory. Two on one host, each with a directory of its own, do not
-/// meet.
-pub(crate) fn instance_of(data: &Path) -> String {
-    let digest = Sha256::digest(data.as_os_str().as_bytes());
-    let bytes = digest[..6].iter();
-    bytes.map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl Engine {
     /// Sets up what is shared, and adopts what is there.
     pub(crate) fn open(data: &Path, mut options: Options) -> Result<Self> {
@@ -99,7 +91,8 @@ impl Engine {
                 remedy: "Name the agent's binary.",
             });
         }
-        let instance = instance_of(&data);
+        let entropy = Entropy::from_os();
+        let instance = instance::open(&data, &entropy)?;
         if options.network.is_some() {
             strays::sweep(&options.cgroup_parent);
         }
@@ -114,7 +107,7 @@ impl Engine {
             disks: Disks::open(data.join("disks"))?,
             kernel_files: KernelFiles::detect(),
             boot_id: boot_id()?,
-            entropy: Entropy::from_os(),
+            entropy,
             attach_at: attach_at
                 .map_err(std::io::Error::from)
                 .doing("use the data directory's path")?,

@@ -4,6 +4,7 @@ use std::io;
 
 use ::runtime::RuntimeError;
 use images::ImageError;
+use model::Uid;
 use thiserror::Error;
 
 /// A failure of the engine.
@@ -53,6 +54,12 @@ pub enum EngineError {
         /// In which way.
         how: Box<str>,
     },
+    /// A sandbox that this process cannot see the processes of.
+    #[error(
+        "sandbox {0} of this data directory runs where process numbers are others (a container, or \
+         outside of this one). Start the server there, or end what runs there first"
+    )]
+    Elsewhere(Uid),
     /// An image cannot be had now.
     #[error(transparent)]
     Image(ImageError),
@@ -73,7 +80,8 @@ impl From<EngineError> for RuntimeError {
             | EngineError::Inside { .. }
             | EngineError::Lacking { .. }
             | EngineError::Oci { .. }
-            | EngineError::Damaged { .. } => Self::Failed(error.to_string().into()),
+            | EngineError::Damaged { .. }
+            | EngineError::Elsewhere(_) => Self::Failed(error.to_string().into()),
         }
     }
 }

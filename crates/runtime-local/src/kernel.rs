@@ -6,5 +6,6 @@ pub(crate) mod clone;
 pub(crate) mod exec;
 pub(crate) mod idmap;
 pub(crate) mod loopback;
+pub(crate) mod namespace;
 pub(crate) mod pidfd;
 pub(crate) mod trial;

@@ -32,6 +32,7 @@
 //! | `image` | what a sandbox lies on |
 //! | `publish` | captured layers to a registry and back |
 //! | `cgroups`, `ranges`, `record` | limits, user ids, what is on disk |
+//! | `instance` | what an engine is called on its host |
 //! | `strays` | what is left of engines whose data directory was removed |
 //! | `kernel` | every system call that no library wraps safely: all `unsafe` of this crate but the call to it in `start` |
 
@@ -55,6 +56,7 @@ mod freeze;
 mod hook;
 mod image;
 mod inspect;
+mod instance;
 mod kernel;
 mod look;
 mod mounts;

@@ -13,7 +13,7 @@ mod connected;
 mod host;
 mod kernel;
 
-use std::{borrow::Cow, fmt, fs, os::unix::fs::MetadataExt as _, path::Path, process};
+use std::{borrow::Cow, fmt, path::Path};
 
 use serde::Serialize;
 
@@ -144,11 +144,9 @@ impl Lack {
     }
 }
 
-/// A name that nobody else has at this time who probes this host. Containers may share its cgroups or a
-/// directory, and each of them has a process with the same number as ours.
+/// A name that nobody else has who probes this host: containers may share its cgroups or a directory.
 fn own_name() -> String {
-    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
-    format!("probe-{namespace}-{}", process::id())
+    format!("probe-{}", kit::unique::name())
 }
 
 /// Tries what every sandbox needs; the data directory need not be there yet.

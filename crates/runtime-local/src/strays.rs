@@ -7,8 +7,8 @@
 //! removes it.
 //!
 //! A directory that is not seen was not always removed: its disk may not be mounted now, or this process
-//! may see other files. So a table says in which directory its data directory was, by number and device, and
-//! only who sees that one judges.
+//! may see other files. So a table says in which directory its data directory was, by number, device and mount
+//! namespace, and only who sees that one judges.
 
 use std::{
     fs, io,
@@ -18,7 +18,7 @@ use std::{
 
 use ::network::Left;
 
-use crate::{cgroups::Cgroups, engine::instance_of, error::Result};
+use crate::{cgroups::Cgroups, error::Result, instance, kernel::namespace};
 
 /// What the table of an engine says: in which directory its data directory is, and which that is.
 pub(crate) fn note(data: &Path) -> String {
@@ -32,14 +32,9 @@ pub(crate) fn note(data: &Path) -> String {
 /// The directory that something is in, as nobody else's is called: by the files that this process sees,
 /// its device and its number.
 fn around(path: &Path) -> Option<String> {
-    let mounts = fs::read_link("/proc/thread-self/ns/mnt").ok()?;
+    let mounts = namespace::mounts().ok()?;
     let parent = fs::metadata(path.parent()?).ok()?;
-    Some(format!(
-        "{}/{}/{}",
-        mounts.to_str()?,
-        parent.dev(),
-        parent.ino()
-    ))
+    Some(format!("{mounts}/{}/{}", parent.dev(), parent.ino()))
 }
 
 /// Removes what engines have left below `parent` whose data directory is gone. What cannot be removed is
@@ -73,10 +68,11 @@ fn gone(left: &Left) -> Option<PathBuf> {
     let (was_in, data) = left.note.split_once(' ')?;
     let data = PathBuf::from(data);
     let is_seen = around(&data).is_some_and(|around| around == was_in);
-    let is_its = instance_of(&data) == left.instance;
     let looked = fs::symlink_metadata(&data);
-    let is_gone = looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    (is_seen && is_its && is_gone).then_some(data)
+    let is_gone = looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        // Another one was made in its place.
+        || instance::kept(&data).is_some_and(|name| name != left.instance);
+    (is_seen && is_gone).then_some(data)
 }
 
 /// Ends the sandboxes of an engine, and answers how many there were; nothing if its directory is back.
@@ -110,7 +106,7 @@ mod tests {
         );
         fs::create_dir_all(&data).unwrap();
         let left = Left {
-            instance: instance_of(&data),
+            instance: "0123456789ab".into(),
             note: note(&data),
         };
         assert_eq!(gone(&left), None, "it is there");
@@ -123,6 +119,24 @@ mod tests {
         fs::remove_dir(&mounted).unwrap();
         fs::rename(&away, &mounted).unwrap();
         fs::remove_dir(&data).unwrap();
+        assert_eq!(gone(&left), Some(data));
+    }
+
+    #[test]
+    fn a_directory_is_gone_if_another_one_is_in_its_place() {
+        let disk = tempfile::tempdir().unwrap();
+        let data = disk.path().join("data");
+        fs::create_dir_all(data.join("run")).unwrap();
+        let left = Left {
+            instance: "0123456789ab".into(),
+            note: note(&data),
+        };
+        let keep = |text: &[u8]| {
+            kit::durable::write_file(&data.join("run/instance"), text, 0o600).unwrap();
+        };
+        keep(b"0123456789ab 1 2");
+        assert_eq!(gone(&left), None);
+        keep(b"ba9876543210 1 2");
         assert_eq!(gone(&left), Some(data));
     }
 }

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::fd::{AsFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     sync::Arc,
     time::Duration,
 };
@@ -238,10 +241,21 @@ pub(crate) fn start_time(pid: i32) -> Option<u64> {
     stat_fields(pid)?.get(START_TIME - 3)?.parse().ok()
 }
 
-/// Which boot of the host this is.
+/// The number of the host's own PID namespace, as the kernel has it from its start.
+const HOST: u64 = 0xefff_fffc;
+
+/// Which boot this is: of the host, or of the container that numbers this process. All processes go with
+/// either.
 pub(crate) fn boot_id() -> Result<Box<str>> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").doing("read the boot id")?;
-    Ok(id.trim().into())
+    let namespace = fs::metadata("/proc/self/ns/pid").doing("look at the PID namespace")?;
+    let number = namespace.ino();
+    if number == HOST {
+        return Ok(id.trim().into());
+    }
+    // Numbers of namespaces are given again, to one whose first process starts later.
+    let begun = start_time(1).unwrap_or_default();
+    Ok(format!("{}/{number}/{begun}", id.trim()).into())
 }
 
 #[cfg(test)]

@@ -36,7 +36,6 @@ impl Ground {
         let there = absolute.ancestors().find(|path| path.is_dir());
         let there = there.ok_or_else(|| lacking(&absolute, &"no such directory"))?;
         let path = there.join(format!(".dormouse-{}", own_name()));
-        remove(&path).map_err(|error| lacking(&path, &error))?;
         fs::create_dir(&path).map_err(|error| lacking(there, &error))?;
         let filesystem = statfs(&path).map_or_else(
             |error| io::Error::from(error).to_string(),
@@ -79,15 +78,11 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        if let Err(error) = remove(&self.path) {
+        let parking = self.path.with_extension("parking");
+        if let Err(error) = tree::remove(&self.path, &parking) {
             tracing::warn!(path = %self.path.display(), %error, "a trial left a directory");
         }
     }
-}
-
-/// Removes a directory of trials: one of our own, or of one that was killed and had this name.
-fn remove(path: &Path) -> io::Result<()> {
-    tree::remove(path, &path.with_extension("parking"))
 }
 
 impl Lack {

@@ -12,8 +12,8 @@ use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
     ops::Range,
-    os::unix::{ffi::OsStrExt as _, net::UnixStream},
-    path::PathBuf,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
 };
@@ -22,7 +22,6 @@ use model::{Generation, OperationId, StringMap, Uid, template::RuntimeClass};
 use runtime::{Fence, Runtime as _, WorkloadSpec};
 use runtime_local::{LocalRuntime, Options, Step};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 pub(crate) const INIT: &str = env!("CARGO_BIN_EXE_dormouse-test-init");
 
@@ -106,11 +105,8 @@ impl Host {
 
     /// The name of its cgroups.
     pub(crate) fn instance(&self) -> String {
-        let data = fs::canonicalize(&self.data).unwrap();
-        Sha256::digest(data.as_os_str().as_bytes())[..6]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        let kept = fs::read_to_string(self.data.join("run/instance")).unwrap();
+        kept.split(' ').next().unwrap().to_owned()
     }
 
     /// Runs a program inside.
@@ -179,15 +175,17 @@ pub(crate) struct Reply {
 
 pub(crate) fn run_in(pid: i32, uid: u32, argv: &[&str]) -> Reply {
     let path = format!("/proc/{pid}/root/tmp/control");
-    let mut stream = (0..500)
+    let is_there = || Path::new(&format!("/proc/{pid}")).exists();
+    let mut stream = (0..6000)
+        .take_while(|_| is_there())
         .find_map(|_| {
             let stream = UnixStream::connect(&path).ok();
             if stream.is_none() {
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(Duration::from_millis(5));
             }
             stream
         })
-        .expect("the first process listens");
+        .expect("the first process is there and listens");
     let mut text = serde_json::to_string(&Request { uid, argv }).unwrap();
     text.push('\n');
     stream.write_all(text.as_bytes()).unwrap();

@@ -1,0 +1,169 @@
+//! What an engine is called on its host.
+//!
+//! Its cgroups, links and policy carry that name, and the next server of the same data directory finds
+//! them by it. It belongs to the directory, not to its path: containers that share the host's cgroups may
+//! each have one at the same path, and none may take the sandboxes of another for its own. So it is drawn
+//! once and kept there, with the device and the number of the directory: a copy is another one.
+
+use std::{
+    fs::{self, Metadata},
+    io,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use kit::Entropy;
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{Doing as _, EngineError, Result};
+
+/// Letters of a name: six bytes, which fit into the names of tables and links.
+const LENGTH: usize = 12;
+
+/// A name, and the directory that it was given to.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    name: String,
+    device: u64,
+    inode: u64,
+}
+
+impl Kept {
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let name = words.next()?;
+        let is_name = name.len() == LENGTH && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_name.then_some(Self {
+            name: name.to_owned(),
+            device: words.next()?.parse().ok()?,
+            inode: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn is_of(&self, directory: &Metadata) -> bool {
+        (self.device, self.inode) == (directory.dev(), directory.ino())
+    }
+}
+
+/// The name of the engine of a data directory; one that has none gets one.
+pub(crate) fn open(data: &Path, entropy: &Entropy) -> Result<String> {
+    let directory = fs::metadata(data).doing(format!("look at {}", data.display()))?;
+    let name = match read(data)? {
+        Some(kept) if kept.is_of(&directory) => return Ok(kept.name),
+        None if has_sandboxes(data)? => of_path(data),
+        Some(_) | None => draw(entropy),
+    };
+    let text = format!("{name} {} {}\n", directory.dev(), directory.ino());
+    let file = file(data);
+    kit::durable::write_file(&file, text.as_bytes(), 0o600)
+        .doing(format!("write {}", file.display()))?;
+    Ok(name)
+}
+
+/// The name that is kept in a data directory, if there is one that can be read.
+pub(crate) fn kept(data: &Path) -> Option<String> {
+    read(data).ok().flatten().map(|kept| kept.name)
+}
+
+fn file(data: &Path) -> PathBuf {
+    data.join("run/instance")
+}
+
+fn read(data: &Path) -> Result<Option<Kept>> {
+    let file = file(data);
+    let text = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.doing(format!("read {}", file.display()))?,
+    };
+    let damaged = || EngineError::Damaged {
+        what: file.display().to_string().into(),
+        how: "sandboxes that run are found by it. Remove it if none of this directory does".into(),
+    };
+    Kept::parse(&text).map(Some).ok_or_else(damaged)
+}
+
+fn draw(entropy: &Entropy) -> String {
+    let mut bytes = [0; LENGTH / 2];
+    entropy.fill(&mut bytes);
+    hex(&bytes)
+}
+
+/// Before names were kept they were made of the path: sandboxes of such a directory may run.
+fn of_path(data: &Path) -> String {
+    hex(&Sha256::digest(data.as_os_str().as_bytes())[..LENGTH / 2])
+}
+
+fn has_sandboxes(data: &Path) -> Result<bool> {
+    let mut sandboxes = fs::read_dir(data.join("sandboxes")).doing("list the sandboxes")?;
+    Ok(sandboxes.next().is_some())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        let data = tempfile::tempdir().unwrap();
+        for name in ["run", "sandboxes"] {
+            fs::create_dir(data.path().join(name)).unwrap();
+        }
+        data
+    }
+
+    fn name(data: &Path) -> String {
+        open(data, &Entropy::from_os()).unwrap()
+    }
+
+    #[test]
+    fn a_directory_has_the_same_name_wherever_it_is_moved() {
+        let disk = tempfile::tempdir().unwrap();
+        let (here, there) = (disk.path().join("here"), disk.path().join("there"));
+        fs::create_dir_all(here.join("run")).unwrap();
+        fs::create_dir(here.join("sandboxes")).unwrap();
+        let drawn = name(&here);
+        fs::rename(&here, &there).unwrap();
+        assert_eq!(name(&there), drawn);
+        assert_eq!(kept(&there), Some(drawn));
+        assert_eq!(kept(&here), None);
+    }
+
+    #[test]
+    fn a_copy_has_a_name_of_its_own() {
+        let (one, copy) = (directory(), directory());
+        let drawn = name(one.path());
+        fs::copy(file(one.path()), file(copy.path())).unwrap();
+        let own = name(copy.path());
+        assert_ne!(own, drawn);
+        assert_eq!(name(copy.path()), own);
+        assert_eq!(name(one.path()), drawn);
+    }
+
+    #[test]
+    fn one_that_had_sandboxes_before_names_were_kept_is_called_as_it_was() {
+        let data = directory();
+        fs::create_dir(data.path().join("sandboxes/one")).unwrap();
+        assert_eq!(name(data.path()), of_path(data.path()));
+        fs::remove_dir(data.path().join("sandboxes/one")).unwrap();
+        assert_eq!(name(data.path()), of_path(data.path()));
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_read_is_not_replaced() {
+        let data = directory();
+        for text in [
+            "",
+            "../../etc/abcd 1 2",
+            "0123456789ab",
+            "0123456789ab one 2",
+        ] {
+            kit::durable::write_file(&file(data.path()), text.as_bytes(), 0o600).unwrap();
+            let said = open(data.path(), &Entropy::from_os()).unwrap_err();
+            assert!(matches!(said, EngineError::Damaged { .. }), "{said}");
+            assert_eq!(fs::read_to_string(file(data.path())).unwrap(), text);
+        }
+    }
+}
