@@ -13,7 +13,12 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{
+            DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+        },
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -196,12 +201,9 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
+            let mut said = String::new();
+            let _ = file.read_to_string(&mut said);
+            let holder = holder(said.trim(), &file);
             return Err(InUse {
                 directory: directory.to_owned(),
                 holder,
@@ -217,6 +219,28 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
     file.rewind()?;
     writeln!(file, "{}", std::process::id())?;
     Ok(file)
+}
+
+/// Who has a lock, by the number that it wrote there. That is one of its own PID namespace; here it may be
+/// nobody's, or some other process's.
+fn holder(pid: &str, lock: &File) -> String {
+    match pid {
+        "" => "another process".to_owned(),
+        pid if has_open(pid, lock) => format!("process {pid}"),
+        _ => "another process, which cannot be seen from here".to_owned(),
+    }
+}
+
+/// Whether a process has a file open, as far as this one may know, and not only as this process does to ask.
+fn has_open(pid: &str, file: &File) -> bool {
+    let asks = (pid == std::process::id().to_string()).then(|| file.as_raw_fd().to_string());
+    let (Ok(wanted), Ok(open)) = (file.metadata(), fs::read_dir(format!("/proc/{pid}/fd"))) else {
+        return false;
+    };
+    open.flatten()
+        .filter(|entry| entry.file_name().to_str() != asks.as_deref())
+        .filter_map(|entry| fs::metadata(entry.path()).ok())
+        .any(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
 }
 
 #[cfg(test)]
@@ -269,6 +293,19 @@ mod tests {
         assert!(refusal.contains(&pid), "{refusal}");
         drop(held);
         DataDir::take(root.path()).unwrap();
+    }
+
+    #[test]
+    fn a_number_that_is_not_of_the_one_who_has_it_is_not_told() {
+        let lock = tempfile::tempfile().unwrap();
+        let own = std::process::id().to_string();
+        let unseen = "another process, which cannot be seen from here";
+        assert_eq!(holder(&own, &lock), unseen, "who asks has the same number");
+        let again = lock.try_clone().unwrap();
+        assert_eq!(holder(&own, &again), format!("process {own}"));
+        assert_eq!(holder("1", &lock), unseen, "some other process here");
+        assert_eq!(holder("0", &lock), unseen, "nobody here");
+        assert_eq!(holder("", &lock), "another process");
     }
 
     #[test]

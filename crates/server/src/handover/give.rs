@@ -32,6 +32,9 @@ const PREPARING: Duration = Duration::from_secs(60);
 const TURNING_AWAY: Duration = Duration::from_secs(1);
 /// What they are told.
 const ENDING: &str = "it is about to end";
+/// What one is told that cannot be seen from here.
+const UNSEEN: &str = "the new server's process cannot be seen from its PID namespace: start the new one in \
+                      the same PID namespace, or stop the one that runs first";
 /// As many are told of in one message.
 const TOLD_AT_ONCE: usize = 2_000;
 /// When the process is out of file descriptors, some time must pass for one to be freed.
@@ -176,6 +179,8 @@ impl Desk {
             return Ok(Offer::Left);
         };
         let refusal = match (format, self.places.try_acquire()) {
+            // One that does not get on must be ended before this one starts over.
+            (FORMAT, _) if !line.sees_peer() => UNSEEN.to_owned(),
             (FORMAT, Ok(place)) => {
                 tracing::info!(version, "another server is about to take over");
                 for (key, listeners) in self.sockets.share()? {

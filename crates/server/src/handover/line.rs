@@ -93,7 +93,8 @@ pub(super) enum NotHeard {
 #[derive(Debug)]
 pub(super) struct Line {
     stream: UnixStream,
-    /// The process at the other end.
+    /// The process at the other end, if it has a number here: the kernel says 0 of one that is in a PID
+    /// namespace which is not this one nor below it.
     peer: Option<OwnedFd>,
     read: Vec<u8>,
     /// What was read belongs to a message that is too long.
@@ -165,6 +166,11 @@ impl Line {
                 return Ok(None);
             }
         }
+    }
+
+    /// Whether the process at the other end can be ended, and waited for.
+    pub(super) const fn sees_peer(&self) -> bool {
+        self.peer.is_some()
     }
 
     /// Ends the process at the other end, whatever it does.

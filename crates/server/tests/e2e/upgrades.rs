@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{
     run::agent,
     sandboxes::until,
-    server::{Server, launch},
+    server::{Server, command, dormouse, launch, launch_as},
     tunnels::forwarding,
 };
 
@@ -29,7 +29,7 @@ pub(crate) const PATIENT: [&str; 6] = [
     "--runtime",
     "local",
     "--drain-timeout",
-    "60s",
+    "10m",
     "--ssh-listen",
     "127.0.0.1:0",
 ];
@@ -214,6 +214,9 @@ fn nobody_is_refused_and_what_is_inside_goes_on_and_counts_as_use() {
     let forward = forwarding(&server, &id, &["0:7000"]);
     let mut held = Open(TcpStream::connect(("127.0.0.1", forward.ports[0])).unwrap());
     held.echoes();
+    // It may have slept before anybody was inside.
+    let events = server.run(&format!("sandbox logs {id}")).ok();
+    let slept = events.matches("Paused").count();
     let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     let to = server.door();
     let (old, failures) = thread::scope(|scope| {
@@ -254,7 +257,7 @@ fn nobody_is_refused_and_what_is_inside_goes_on_and_counts_as_use() {
     open.echoes();
     held.echoes();
     let events = server.run(&format!("sandbox logs {id}")).ok();
-    assert!(!events.contains("Paused"), "{events}");
+    assert_eq!(events.matches("Paused").count(), slept, "{events}");
     drop((open, held, forward));
     let ended = until("the old one ends", || old.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
@@ -419,6 +422,28 @@ fn a_server_that_stops_while_another_takes_over_and_does_not_serve_ends_it_too()
     server.signal(Signal::TERM);
     assert!(server.wait().success(), "{}", server.log());
     assert_eq!(stuck.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn a_server_that_could_not_be_ended_from_where_the_other_runs_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let mut inside = command("unshare", home.path());
+    inside.args(["--pid", "--fork", "--kill-child"]);
+    inside.arg(dormouse(home.path()).get_program());
+    let (child, announced) = launch_as(&mut inside, home.path(), &[], &[]).unwrap();
+    let mut server = Server {
+        home,
+        child,
+        announced,
+    };
+    let refused = server.upgrade(&[]).unwrap_err();
+    assert!(refused.contains("the same PID namespace"), "{refused}");
+    server.run("get sandboxes").ok();
+    // It is the first process there, and not the one of that number here.
+    let told = launch(server.home.path(), &[], &[]).unwrap_err();
+    let holder = "in use by another process, which cannot be seen from here";
+    assert!(told.contains(holder), "{told}");
+    server.kill();
 }
 
 #[test]
