@@ -12,7 +12,7 @@ use agent_client::{Client, ForwardError, forward};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 use wire::{
     Secret,
@@ -90,6 +90,10 @@ async fn a_port_is_reached_with_the_key_of_its_delivery() {
     assert_eq!(heard, "220 ready\r\n\r\nHTTP");
 
     drop((inside, program));
+    // Taken, so that nobody else can listen there.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
     let closed = reach(at, port, "door").await;
     assert!(
         matches!(closed, Err(ForwardError::PortClosed)),

@@ -263,10 +263,10 @@ async fn a_signal_and_a_timeout_end_a_process() {
         (false, "signal: terminated")
     );
     let short = StartOptions {
-        timeout: Some(Duration::from_millis(100)),
+        timeout: Some(Duration::from_secs(5)),
         ..StartOptions::default()
     };
-    let process = client.start(&shell("exec sleep 60"), short).await.unwrap();
+    let process = client.start(&shell("exec sleep 100"), short).await.unwrap();
     let why = process.wait(|_| Ok::<(), Error>(())).await.unwrap_err();
     assert_eq!(why.code(), Some(Code::DeadlineExceeded));
 }
@@ -352,18 +352,21 @@ async fn who_is_not_there_is_unreachable_and_who_is_no_agent_is_not_understood()
             stream.write_all(answer).await.unwrap();
         }
     });
-    let init = async || {
+    let init = async |address: SocketAddr| {
         let client = Client::new(move || TcpStream::connect(address));
         client.init(&InitRequest::default()).await.unwrap_err()
     };
     for _ in 0..3 {
-        let why = init().await;
+        let why = init(address).await;
         assert!(matches!(why, Error::Protocol(_)), "{why:?}");
         assert!(!why.is_retryable());
     }
-    let why = init().await;
+    let why = init(address).await;
     assert!(matches!(why, Error::EndedEarly(_)), "{why:?}");
-    let why = init().await;
+    // Taken, so that nobody else can listen there.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let why = init(closed.local_addr().unwrap()).await;
     assert!(matches!(why, Error::Unreachable(_)), "{why:?}");
     assert!(why.is_retryable());
 }

@@ -1,7 +1,8 @@
 //! A small client: enough of HTTP and Connect to say exactly what a test means.
 
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
+    os::fd::OwnedFd,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -17,7 +18,7 @@ use wire::connect::{self, Code, Codec, Deframer, Error, Message};
 
 pub(crate) const BOTH: [Codec; 2] = [Codec::Json, Codec::Proto];
 /// Longer than anything should take, shorter than anyone would wait.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// An agent in this process.
 pub(crate) struct Served {
@@ -36,7 +37,7 @@ pub(crate) async fn serve() -> Served {
 }
 
 pub(crate) async fn serve_with(args: Args) -> Served {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let tasks = kit::Tasks::default();
     let agent = Agent::new(&args);
@@ -223,7 +224,7 @@ pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> Code {
 
 /// Waits for something that comes by itself.
 pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    for _ in 0..500 {
+    for _ in 0..6000 {
         if check() {
             return;
         }
@@ -235,6 +236,9 @@ pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 /// The real program, ended with the test.
 pub(crate) struct Program(pub(crate) Child);
 
+/// Words of a shell that make what it was given to read descriptor 3 of a program.
+pub(crate) const HAND_ON: &str = "exec 3<&0 </dev/null; exec \"$@\"";
+
 impl Program {
     pub(crate) fn start(args: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_dormouse-agent"))
@@ -243,6 +247,23 @@ impl Program {
             .spawn()
             .unwrap();
         Self(child)
+    }
+
+    /// Behind a socket that listens already, so that nobody else can take its port meanwhile.
+    pub(crate) async fn serve(
+        command: &mut Command,
+        listener: TcpListener,
+        args: &[&str],
+    ) -> (Self, Served) {
+        let agent = at(listener.local_addr().unwrap());
+        command.args(["--listen-fd", "3"]).args(args);
+        command
+            .stdin(OwnedFd::from(listener))
+            .stderr(Stdio::piped());
+        let program = Self(command.spawn().unwrap());
+        // Whatever it says, it is up.
+        agent.get("/health", &[]).await;
+        (program, agent)
     }
 }
 

@@ -18,48 +18,36 @@ use wire::{
     process::{EventResponse, ProcessConfig, StartRequest},
 };
 
-use crate::{
-    client::{Program, Served, at, eventually},
-    process::wait_until_healthy,
-};
-
-fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
+use crate::client::{HAND_ON, Program, Served, at, eventually};
 
 pub(crate) async fn start(args: &[&str]) -> (Program, Served) {
-    start_at(free(), args).await
+    start_at("127.0.0.1:0", args).await
 }
 
 /// At an address of one's own: that of who connects is another, as it is for all who are outside.
 pub(crate) async fn start_apart(args: &[&str]) -> (Program, Served) {
-    start_at(free().replace("127.0.0.1", "127.0.0.9"), args).await
+    start_at("127.0.0.9:0", args).await
 }
 
 /// As a user.
 pub(crate) async fn start_as(user: u32, args: &[&str]) -> (Program, Served) {
-    let address = free();
     // Where the tests are built need not be everybody's to read.
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().join("agent");
     std::fs::copy(env!("CARGO_BIN_EXE_dormouse-agent"), &own).unwrap();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(&own);
-    command.args(["--listen", &address]).args(args).uid(user);
-    let program = Program(command.spawn().unwrap());
-    let agent = at(address.parse().unwrap());
-    wait_until_healthy(&agent).await;
-    (program, agent)
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", HAND_ON, "sh"]).arg(&own).uid(user);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Program::serve(&mut command, listener, args).await
 }
 
-async fn start_at(address: String, args: &[&str]) -> (Program, Served) {
-    let mut all = vec!["--listen", &address];
-    all.extend_from_slice(args);
-    let program = Program::start(&all);
-    let agent = at(address.parse().unwrap());
-    wait_until_healthy(&agent).await;
-    (program, agent)
+async fn start_at(address: &str, args: &[&str]) -> (Program, Served) {
+    let mut command = Command::new("/bin/sh");
+    let program = env!("CARGO_BIN_EXE_dormouse-agent");
+    command.args(["-c", HAND_ON, "sh", program]);
+    let listener = TcpListener::bind(address).unwrap();
+    Program::serve(&mut command, listener, args).await
 }
 
 async fn run(agent: &Served, script: &str) -> String {
@@ -96,7 +84,7 @@ pub(crate) async fn run_as(agent: &Served, script: &str, user: Option<(&str, &st
 async fn orphans_come_to_the_first_process_and_are_reaped() {
     let (program, agent) = start(&["--pid1"]).await;
     // It lets go of its output, so that the end of its starter does not wait for it.
-    let script = "(sh -c 'echo $$; exec sleep 1 >/dev/null 2>&1' &) | head -1";
+    let script = "(sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' &) | head -1";
     let orphan = run(&agent, script).await;
     let orphan = orphan.trim().to_owned();
     let stat = format!("/proc/{orphan}/stat");
@@ -110,6 +98,8 @@ async fn orphans_come_to_the_first_process_and_are_reaped() {
         .unwrap()
         .to_owned();
     assert_eq!(parent, program.0.id().to_string());
+    let orphan = Pid::from_raw(orphan.parse().unwrap()).unwrap();
+    kill_process(orphan, Signal::KILL).unwrap();
     eventually("the orphan is reaped", || {
         !std::path::Path::new(&stat).exists()
     })

@@ -7,7 +7,7 @@ use http::StatusCode;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 use wire::{
     connect::Codec,
@@ -194,9 +194,10 @@ async fn nobody_of_its_own_user_reads_the_memory_of_an_agent_with_a_key() {
 async fn ports_that_cannot_be_reached_say_why() {
     let (_program, agent) = keyed(&[]).await;
     arm(&agent, 1, 1).await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Taken, so that nobody else can listen there.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = closed.local_addr().unwrap().port();
-    drop(closed);
     assert_eq!(ask(agent.address, port, "door1", b"").await.0, 502);
     let door = ("x-dormouse-door-key", "door1");
     for (path, headers, status) in [

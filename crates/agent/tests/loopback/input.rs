@@ -5,14 +5,14 @@ use http::StatusCode;
 use wire::{
     connect::{self, Code, Codec, Error},
     process::{
-        Empty, ProcessInput, ProcessRequest, Pty, PtySize, SendInputRequest, StreamInputData,
-        StreamInputRequest, StreamInputStart, UpdateRequest,
+        Empty, ProcessInput, ProcessRequest, Pty, PtySize, SendInputRequest, Signal,
+        StreamInputData, StreamInputRequest, StreamInputStart, UpdateRequest,
     },
 };
 
 use crate::{
     client::{Answer, BOTH, Served, code, serve},
-    process::{by_pid, ended, first_words, listen, sh, start},
+    process::{by_pid, ended, first_words, listen, sh, signal, start},
 };
 
 pub(crate) fn stdin(text: &str) -> Option<ProcessInput> {
@@ -71,16 +71,22 @@ async fn input_goes_where_it_is_meant() {
     close(pid).await.unwrap();
     assert_eq!(listen(stream).await.stdout(), "ab");
 
-    let (stream, pid) = start(&agent, Codec::Json, &sh("exec <&-; exec sleep 1"), &[]).await;
+    let end = async |pid| {
+        let killed = signal(&agent, Codec::Json, pid, Signal::Kill).await;
+        killed.unwrap();
+    };
+    let (stream, pid) = start(&agent, Codec::Json, &sh("exec <&-; exec sleep 100"), &[]).await;
     close(pid).await.unwrap();
     close(pid).await.unwrap();
     assert_eq!(code(send(pid, stdin("x")).await), Code::Internal);
+    end(pid).await;
     drop(stream);
 
-    let mut without = sh("cat; exec sleep 1");
+    let mut without = sh("cat; exec sleep 100");
     without.stdin = Some(false);
     let (stream, pid) = start(&agent, Codec::Json, &without, &[]).await;
     assert_eq!(code(send(pid, stdin("x")).await), Code::Internal);
+    end(pid).await;
     drop(stream);
 }
 
@@ -180,7 +186,7 @@ async fn a_terminal_has_a_size_and_speaks() {
     assert!(text.contains("40 120\r\nword\r\n/dev/pts/"), "{text}");
     assert_eq!((said.stdout.len(), said.end), (0, ended(0)));
     // A process without one has no size.
-    let (_stream, pid) = start(&agent, Codec::Json, &sh("sleep 1"), &[]).await;
+    let (_stream, pid) = start(&agent, Codec::Json, &sh("exec sleep 100"), &[]).await;
     let update = UpdateRequest {
         process: by_pid(pid),
         ..update
@@ -189,4 +195,7 @@ async fn a_terminal_has_a_size_and_speaks() {
         .call(Codec::Json, "/process.Process/Update", &update, &[])
         .await;
     assert_eq!(code(answer), Code::Internal);
+    signal(&agent, Codec::Json, pid, Signal::Kill)
+        .await
+        .unwrap();
 }

@@ -1,18 +1,12 @@
 //! The agent as the first process of a pid namespace of its own, with users of its own.
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    client::{Program, Served, at, eventually},
+    client::{HAND_ON, Program, Served, eventually},
     first_process::run_as,
-    process::wait_until_healthy,
 };
 
 struct Namespace {
@@ -24,9 +18,6 @@ struct Namespace {
 
 impl Namespace {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
         let users = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let mut file = fs::File::create(users.path().join(name)).unwrap();
@@ -40,21 +31,20 @@ impl Namespace {
             "group",
             "root:x:0:\nmember:x:4242:\none:x:4301:root,member\ntwo:x:4300:member\nnot:x:4302:root\n",
         );
-        let script = "mount --bind \"$0/passwd\" /etc/passwd && mount --bind \"$0/group\" /etc/group \
-                      && exec \"$@\"";
-        let child = Command::new("unshare")
+        let script = format!(
+            "mount --bind \"$0/passwd\" /etc/passwd && mount --bind \"$0/group\" /etc/group && {HAND_ON}"
+        );
+        let mut command = Command::new("unshare");
+        command
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            .args(["--", "/bin/sh", "-c", script])
+            .args(["--", "/bin/sh", "-c", &script])
             .arg(users.path())
             .arg(env!("CARGO_BIN_EXE_dormouse-agent"))
-            .args(["--pid1", "--listen", &address.to_string()])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("unshare of util-linux");
-        let agent = at(address);
-        wait_until_healthy(&agent).await;
+            .arg("--pid1");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (program, agent) = Program::serve(&mut command, listener, &[]).await;
         Self {
-            program: Program(child),
+            program,
             agent,
             users,
         }
@@ -77,13 +67,14 @@ impl Namespace {
 async fn orphans_of_a_pid_namespace_are_reaped_by_its_first_process() {
     let namespace = Namespace::start().await;
     assert_eq!(namespace.run("echo $PPID").await, "1\n");
-    let script = "(sh -c 'echo $$; exec sleep 0.3 >/dev/null 2>&1' &) | head -1";
+    let script = "(sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' &) | head -1";
     let orphan = namespace.run(script).await;
     let orphan = orphan.trim();
     let parent = namespace
         .run(&format!("cut -d' ' -f4 /proc/{orphan}/stat"))
         .await;
     assert_eq!(parent, "1\n");
+    namespace.run(&format!("kill -9 {orphan}")).await;
     let gone = format!("while [ -e /proc/{orphan} ]; do sleep 0.05; done; echo gone");
     assert_eq!(namespace.run(&gone).await, "gone\n");
     // A crowd of them at once: their deaths are told together, and none is left over.

@@ -11,7 +11,7 @@ use wire::{
 };
 
 use crate::{
-    client::{BOTH, Served, Stream, at, code, eventually, failure, request, serve},
+    client::{BOTH, Served, Stream, code, eventually, failure, request, serve},
     input::stdin,
 };
 
@@ -138,7 +138,12 @@ async fn list(agent: &Served) -> ListResponse {
         .unwrap()
 }
 
-async fn signal(agent: &Served, codec: Codec, pid: u32, signal: Signal) -> Result<Empty, Error> {
+pub(crate) async fn signal(
+    agent: &Served,
+    codec: Codec,
+    pid: u32,
+    signal: Signal,
+) -> Result<Empty, Error> {
     let message = SendSignalRequest {
         process: by_pid(pid),
         signal: signal.into(),
@@ -377,9 +382,12 @@ async fn the_end_waits_for_output_that_others_hold_open() {
 #[tokio::test]
 async fn a_timeout_kills_and_the_stream_says_so() {
     let agent = serve().await;
+    let timeout = ("connect-timeout-ms", "5000");
+    let mut started = Vec::new();
     for codec in BOTH {
-        let timeout = ("connect-timeout-ms", "300");
-        let (stream, pid) = start(&agent, codec, &sh("echo here; exec sleep 60"), &[timeout]).await;
+        started.push(start(&agent, codec, &sh("echo here; exec sleep 100"), &[timeout]).await);
+    }
+    for (stream, pid) in started {
         let said = listen(stream).await;
         assert_eq!(said.stdout(), "here\n");
         assert_eq!(said.end, None);
@@ -406,8 +414,8 @@ async fn a_timeout_kills_even_when_its_client_is_gone() {
     let (stream, pid) = start(
         &agent,
         Codec::Json,
-        &sh("exec sleep 60"),
-        &[("connect-timeout-ms", "400")],
+        &sh("exec sleep 100"),
+        &[("connect-timeout-ms", "5000")],
     )
     .await;
     drop(stream);
@@ -427,7 +435,7 @@ async fn a_timeout_of_connect_only_ends_the_stream() {
             Codec::Json,
             "/process.Process/Connect",
             &message,
-            &[("connect-timeout-ms", "100")],
+            &[("connect-timeout-ms", "5000")],
         )
         .await;
     assert_eq!(started(&mut second).await, pid);
@@ -568,13 +576,21 @@ async fn selectors_must_name_one_process() {
 #[tokio::test]
 async fn silence_is_broken_by_keepalives() {
     let agent = serve().await;
-    let said = run(
-        &agent,
-        &sh("sleep 2.5"),
-        &[("keepalive-ping-interval", "1")],
-    )
-    .await;
-    assert_eq!(said.keepalives, 2);
+    let often = ("keepalive-ping-interval", "1");
+    let (mut stream, pid) = start(&agent, Codec::Proto, &sh("read x"), &[often]).await;
+    for _ in 0..2 {
+        let message: EventResponse = stream.next().await.expect("an event");
+        assert!(message.event.unwrap().keepalive.is_some());
+    }
+    let input = SendInputRequest {
+        process: by_pid(pid),
+        input: stdin("go\n"),
+    };
+    agent
+        .call::<_, Empty>(Codec::Json, "/process.Process/SendInput", &input, &[])
+        .await
+        .unwrap();
+    assert_eq!(listen(stream).await.end, ended(0));
     for bad in ["0", "-5", "x"] {
         let said = run(
             &agent,
@@ -589,12 +605,7 @@ async fn silence_is_broken_by_keepalives() {
 #[tokio::test]
 async fn a_gigabyte_of_output_flows_through_little_memory() {
     // The real program, so that its memory is its own.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let program = crate::client::Program::start(&["--listen", &address.to_string()]);
-    let agent = at(address);
-    wait_until_healthy(&agent).await;
+    let (program, agent) = crate::first_process::start(&[]).await;
     let status = format!("/proc/{}/status", program.0.id());
     let resident = || -> u64 {
         let text = std::fs::read_to_string(&status).unwrap();
@@ -640,16 +651,6 @@ async fn a_gigabyte_of_output_flows_through_little_memory() {
         .await
         .unwrap();
     drop(stream);
-}
-
-pub(crate) async fn wait_until_healthy(agent: &Served) {
-    for _ in 0..500 {
-        if tokio::net::TcpStream::connect(agent.address).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the agent does not listen");
 }
 
 #[tokio::test]
