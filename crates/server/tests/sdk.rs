@@ -120,8 +120,12 @@ fn the_newest_python_sdk_builds_templates() {
 }
 
 #[test]
-fn older_python_sdks_build_templates() {
+fn an_older_python_sdk_builds_templates() {
     drive("template-python", &["plain", "2.55.1"]);
+}
+
+#[test]
+fn the_oldest_python_sdk_of_ours_builds_templates() {
     drive("template-python", &["plain", "2.45.1"]);
 }
 
@@ -131,8 +135,12 @@ fn the_newest_javascript_sdk_builds_templates() {
 }
 
 #[test]
-fn older_javascript_sdks_build_templates() {
+fn an_older_javascript_sdk_builds_templates() {
     drive("template-js", &["plain", "2.49.1"]);
+}
+
+#[test]
+fn the_oldest_javascript_sdk_of_ours_builds_templates() {
     drive("template-js", &["plain", "2.45.0"]);
 }
 

@@ -13,7 +13,7 @@ fn a_sandbox_runs_sleeps_wakes_and_goes_and_its_events_tell() {
     server.kubectl_with("apply -f -", template).ok();
     server.kubectl_with("apply -f -", &sandbox("one")).ok();
     let phase = |phase: &str| {
-        let words = format!("wait sbx/one --for=jsonpath={{.status.phase}}={phase} --timeout=30s");
+        let words = format!("wait sbx/one --for=jsonpath={{.status.phase}}={phase} --timeout=120s");
         server.kubectl(&words).ok();
     };
     let desire = |state: &str| {
@@ -49,11 +49,11 @@ fn a_pool_fills_and_a_claim_is_bound() {
         .run_with("apply -f -", &[documents[0], documents[1]].join("---\n"))
         .ok();
     server
-        .kubectl("wait sbp/warm --for=jsonpath={.status.idle}=2 --timeout=30s")
+        .kubectl("wait sbp/warm --for=jsonpath={.status.idle}=2 --timeout=120s")
         .ok();
     server.run_with("apply -f -", documents[3]).ok();
     server
-        .kubectl("wait sbc/mine --for=jsonpath={.status.phase}=Completed --timeout=30s")
+        .kubectl("wait sbc/mine --for=jsonpath={.status.phase}=Completed --timeout=120s")
         .ok();
     server.stop();
 }

@@ -25,6 +25,7 @@ fn template(server: &Server, name: &str, hooks: &Value) {
     let spec = json!({
         "image": "base", "imagePullPolicy": "Never", "user": "user", "hooks": hooks,
         "startCommand": ["/bin/sh", "-c", serve],
+        "readyCommand": ["/bin/sh", "-c", "busybox wget -q -O /dev/null http://127.0.0.1:8099/ready"],
     });
     apply(server, "SandboxTemplate", name, &spec);
 }

@@ -68,16 +68,19 @@ impl Https {
         rest
     }
 
-    /// Sends a request whose body may come later.
-    pub(crate) fn send(&mut self, method: &str, path: &str, length: usize, body: &str) {
+    /// Begins a request, and returns when somebody wants to read its body, which comes later.
+    pub(crate) fn begin(&mut self, method: &str, path: &str, length: usize) {
         let Self { stream, token } = self;
         let text = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
-             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+             content-type: application/json\r\ncontent-length: {length}\r\n\
+             expect: 100-continue\r\n\r\n"
         );
-        let stream = stream.get_mut();
-        stream.write_all(text.as_bytes()).unwrap();
-        stream.flush().unwrap();
+        stream.get_mut().write_all(text.as_bytes()).unwrap();
+        stream.get_mut().flush().unwrap();
+        let mut wanted = [0; 25];
+        stream.read_exact(&mut wanted).unwrap();
+        assert_eq!(&wanted, b"HTTP/1.1 100 Continue\r\n\r\n");
     }
 
     /// Sends more of a body.

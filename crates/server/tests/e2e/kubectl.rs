@@ -146,11 +146,11 @@ fn kubectl_watches() {
 fn kubectl_waits_for_a_value_and_for_the_end() {
     let server = Server::start();
     server.kubectl_with("create -f -", &sandbox("one")).ok();
-    let words = "wait sbx/one --for=jsonpath={.spec.desiredState}=Paused --timeout=20s";
+    let words = "wait sbx/one --for=jsonpath={.spec.desiredState}=Paused --timeout=200s";
     let value = server.kubectl_command().args(words.split(' ')).spawn();
     let end = server
         .kubectl_command()
-        .args("wait sbx/one --for=delete --timeout=20s".split(' '))
+        .args("wait sbx/one --for=delete --timeout=200s".split(' '))
         .spawn();
     let (mut value, mut end) = (value.unwrap(), end.unwrap());
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -201,6 +201,6 @@ fn kubectl_changes_the_status_half_only_through_its_subresource() {
         .ok();
     assert_eq!(object(&server, "sbx one")["status"]["phase"], "Running");
     server
-        .kubectl("wait sbx/one --for=jsonpath={.status.phase}=Running --timeout=5s")
+        .kubectl("wait sbx/one --for=jsonpath={.status.phase}=Running --timeout=60s")
         .ok();
 }

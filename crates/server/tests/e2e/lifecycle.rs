@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{https::Https, server::Server};
+use crate::{https::Https, sandboxes::until, server::Server};
 
 const SANDBOXES: &str = "/apis/dormouse.dev/v1alpha1/namespaces/default/sandboxes";
 
@@ -26,10 +26,8 @@ fn busy(flags: &[&str]) -> (Server, Https, String) {
     let mut client = Https::connect(&server);
     let body = body("late");
     let (half, rest) = body.split_at(20);
-    client.send("POST", SANDBOXES, body.len(), half);
-    // Until the server has seen it: another connection is served after this one was accepted.
-    thread::sleep(Duration::from_millis(200));
-    server.run("get sandboxes").ok();
+    client.begin("POST", SANDBOXES, body.len());
+    client.send_more(half);
     let rest = rest.to_owned();
     (server, client, rest)
 }
@@ -84,7 +82,7 @@ fn a_request_that_never_ends_is_dropped_at_the_deadline_and_reported() {
 fn a_second_signal_ends_it_at_once() {
     let (mut server, _client, _) = busy(&["--drain-timeout", "1h"]);
     server.signal(Signal::TERM);
-    thread::sleep(Duration::from_millis(200));
+    server.has_said("stopping", 1);
     assert!(server.child.try_wait().unwrap().is_none());
     server.signal(Signal::TERM);
     let status = server.wait();
@@ -95,7 +93,7 @@ fn a_second_signal_ends_it_at_once() {
 fn kill_nine_loses_no_acknowledged_object() {
     let mut home = tempfile::tempdir().unwrap();
     let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
-    for round in 0..3 {
+    for (round, pause) in [0, 70, 140].into_iter().enumerate() {
         let server = Server::start_with(home, &[]);
         let writers: Vec<_> = (0..4)
             .map(|writer| {
@@ -115,7 +113,11 @@ fn kill_nine_loses_no_acknowledged_object() {
             })
             .collect();
         // In the middle of many writes, at another moment each time.
-        thread::sleep(Duration::from_millis(150 + 70 * round));
+        until("many are written", || {
+            let written = acknowledged.lock().unwrap().len();
+            (written > 10 * (round + 1)).then_some(())
+        });
+        thread::sleep(Duration::from_millis(pause));
         home = server.kill();
         for writer in writers {
             writer.join().unwrap();

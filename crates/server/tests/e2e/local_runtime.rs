@@ -48,7 +48,7 @@ fn a_real_sandbox_sleeps_wakes_outlives_its_server_and_goes_without_a_trace() {
     server.kubectl_with("apply -f -", &image).ok();
     server.kubectl_with("apply -f -", &sandbox("one")).ok();
     let becomes = |server: &Server, phase: &str| {
-        let words = format!("wait sbx/one --for=jsonpath={{.status.phase}}={phase} --timeout=30s");
+        let words = format!("wait sbx/one --for=jsonpath={{.status.phase}}={phase} --timeout=120s");
         server.kubectl(&words).ok();
     };
     let wants = |server: &Server, state: &str| {

@@ -51,12 +51,13 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
     let raised = until("more are kept idle", || {
         let status = status(&server);
         let kept = status["autoscale"]["minIdle"].as_u64().unwrap();
-        (kept > 1 && status["idle"] == kept).then_some(status)
+        (kept > 1 && status["idle"] == kept && status["claimed"] == 6).then_some(status)
     });
-    assert_eq!(raised["claimed"], 6, "{raised}");
     assert_eq!(raised["autoscale"]["reason"], "Queue", "{raised}");
-    let told = server.run("describe sbp busy").ok();
-    assert!(told.contains("ScaledUp"), "{told}");
+    until("that it was raised is told", || {
+        let told = server.run("describe sbp busy").ok();
+        told.contains("ScaledUp").then_some(())
+    });
 
     // What it knows is in its record.
     let server = Server::start_with(server.kill(), &["--runtime", "fake"]);
@@ -69,8 +70,10 @@ fn a_burst_of_claims_raises_a_pool_and_quiet_lowers_it_across_a_restart() {
     });
     assert_eq!(lowered["claimed"], 6, "nobody's sandbox went: {lowered}");
     assert_eq!(lowered["autoscale"]["reason"], "Quiet", "{lowered}");
-    let told = server.run("describe sbp busy").ok();
-    assert!(told.contains("ScaledDown"), "{told}");
+    until("that it was lowered is told", || {
+        let told = server.run("describe sbp busy").ok();
+        told.contains("ScaledDown").then_some(())
+    });
     server.stop();
 }
 

@@ -3,13 +3,12 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::Stdio,
-    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    sandboxes::start,
+    sandboxes::{json, start, until},
     server::{Server, run},
 };
 
@@ -92,20 +91,19 @@ fn a_run_that_is_told_to_stop_ends_its_sandbox() {
 fn the_sandbox_of_a_run_that_was_killed_ends_by_itself() {
     let server = start();
     let mut child = stays(&server);
-    // Longer than it has without its client, which is still there.
-    std::thread::sleep(Duration::from_secs(35));
-    assert_eq!(
-        sandboxes(&server),
-        1,
-        "it is kept as long as its client is there"
-    );
+    let ends = || {
+        let listed = json(&server.run("sandbox ls --json").ok());
+        listed[0]["endAt"].as_str().unwrap().to_owned()
+    };
+    let at_first = ends();
+    until("it is kept as long as its client is there", || {
+        (ends() > at_first).then_some(())
+    });
     child.kill().unwrap();
     child.wait().unwrap();
-    let gone = (0..120).any(|_| {
-        std::thread::sleep(Duration::from_millis(500));
-        sandboxes(&server) == 0
+    until("a killed run leaves nothing behind for long", || {
+        (sandboxes(&server) == 0).then_some(())
     });
-    assert!(gone, "a killed run leaves nothing behind for long");
     server.stop();
 }
 

@@ -149,7 +149,7 @@ impl Server {
 
     /// Waits for its end; a server that does not end fails the test.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }

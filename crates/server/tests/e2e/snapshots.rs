@@ -122,12 +122,6 @@ fn a_server_killed_at_any_moment_of_a_snapshot_or_a_fork_loses_and_leaks_nothing
         let told = String::from_utf8(told.stdout).unwrap();
         // Those whose client heard of them are its own; the others go.
         let children: Vec<&str> = told.lines().filter(|line| line.starts_with('i')).collect();
-        // One that was ready when the server died has its deadline, and is listed as its owner's.
-        for found in listed(&server) {
-            if found != id && !children.contains(&found.as_str()) {
-                server.run(&format!("sandbox kill {found}")).ok();
-            }
-        }
         until("every snapshot is ready or says why not", || {
             let settled = |s: &Value| match s["status"]["phase"].as_str() {
                 Some("Ready") => true,
@@ -155,6 +149,12 @@ fn a_server_killed_at_any_moment_of_a_snapshot_or_a_fork_loses_and_leaks_nothing
             format!("{round}\n")
         );
         until("nothing runs that has no record", || {
+            // One that was ready when the server died has its deadline, and is listed as its owner's.
+            for found in listed(&server).iter().filter(|found| **found != id) {
+                let killed = server.run(&format!("sandbox kill {found}"));
+                let is_gone = killed.code == Some(0) || killed.stderr.contains("not found");
+                assert!(is_gone, "{killed:?}");
+            }
             (workloads(&server.data()) == 1).then_some(())
         });
     }

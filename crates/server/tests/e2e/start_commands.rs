@@ -1,7 +1,7 @@
 //! Commands of templates, in real sandboxes of a real server.
 
 use crate::{
-    sandboxes::{json, start},
+    sandboxes::{json, start, until},
     server::Server,
 };
 
@@ -30,8 +30,10 @@ fn a_sandbox_is_made_ready_by_its_template_and_keeps_what_its_command_says() {
     );
     let id = server.run("sandbox create served").ok().trim().to_owned();
     let starts = |expected: &str| {
-        let said = server.run(&format!("sandbox exec {id} cat /tmp/up /home/user/starts"));
-        assert_eq!(said.ok(), expected);
+        until("it was started so often", || {
+            let said = server.run(&format!("sandbox exec {id} cat /tmp/up /home/user/starts"));
+            (said.ok() == expected).then_some(())
+        });
     };
     starts("x\n");
     let said = || {
@@ -42,7 +44,9 @@ fn a_sandbox_is_made_ready_by_its_template_and_keeps_what_its_command_says() {
             .map(|line| line["message"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(said(), ["paint it blue"]);
+    until("what it said is kept", || {
+        (said() == ["paint it blue"]).then_some(())
+    });
     server.run(&format!("sandbox pause {id}")).ok();
     assert_eq!(said(), ["paint it blue"], "also while it sleeps");
     server.run(&format!("sandbox resume {id}")).ok();
@@ -50,7 +54,9 @@ fn a_sandbox_is_made_ready_by_its_template_and_keeps_what_its_command_says() {
     server.run(&format!("sandbox pause {id} --no-memory")).ok();
     server.run(&format!("sandbox resume {id}")).ok();
     starts("x\nx\n");
-    assert_eq!(said(), ["paint it blue"; 2]);
+    until("and what it said next", || {
+        (said() == ["paint it blue"; 2]).then_some(())
+    });
     server.run(&format!("sandbox kill {id}")).ok();
     server.stop();
 }
@@ -71,7 +77,7 @@ fn a_sandbox_that_cannot_be_made_ready_says_why_and_is_gone() {
         "metadata": {"name": "kept", "namespace": "default"}, "spec": {"template": "broken"},
     });
     server.run_with("apply -f -", &text.to_string()).ok();
-    let record = crate::sandboxes::until("its failure", || {
+    let record = until("its failure", || {
         let record = json(&server.run("get sandbox kept -o json").ok());
         (record["status"]["phase"] == "Failed").then_some(record)
     });
