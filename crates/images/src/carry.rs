@@ -29,7 +29,7 @@ use crate::{
     publish::{Pushed, repository_of},
     reference::Reference,
     registry::{self, Login, Parcel, Remote},
-    store::{Hold, Inner, Store},
+    store::{Hold, Inner, Store, new_name},
 };
 
 /// Whoever keeps an image's blobs.
@@ -141,7 +141,7 @@ impl Elsewhere {
 impl Inner {
     /// Has a blob copied here by whoever keeps it; what arrives must be it.
     async fn copied(self: &Arc<Self>, blobs: &dyn Blobs, digest: &Digest) -> Result<bool> {
-        let new = self.blob(digest).with_file_name(self.new_name("copy"));
+        let new = self.blob(digest).with_file_name(new_name("copy"));
         let found = blobs.copy(digest, &new).await;
         if !found.doing(format!("copy {digest}"))? {
             return Ok(false);

@@ -11,7 +11,7 @@ use crate::{
     layer::{Ids, capture},
     manifest::{Resolved, parse},
     reference::Reference,
-    store::{Hold, Pinned, Store},
+    store::{Hold, Pinned, Store, new_name},
 };
 
 impl Store {
@@ -36,7 +36,7 @@ impl Store {
             let open = fs::Permissions::from_mode(0o755);
             fs::set_permissions(&scratch, open).doing("open the new layer's directory")?;
             fill(&scratch, &base)?;
-            let temporary = format!("derive-{}", std::process::id());
+            let temporary = new_name("derive");
             let (layer, size) = capture(
                 &scratch,
                 Ids::Same,

@@ -91,7 +91,7 @@ impl Store {
             return Err(there).doing(format!("write {}", to.display()));
         }
         let mut partial = to.as_os_str().to_owned();
-        partial.push(format!(".{}.new", std::process::id()));
+        partial.push(format!(".{}.new", kit::unique::name()));
         let partial = PathBuf::from(partial);
         let doing = || format!("write {}", to.display());
         let write = || {

@@ -39,10 +39,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     str::FromStr as _,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -106,7 +103,6 @@ pub(crate) struct Inner {
     pub(crate) pushes: Flights<Pushed>,
     pub(crate) fetches: Flights<Arc<Fetched>>,
     pub(crate) tasks: Tasks,
-    counter: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +165,6 @@ impl Store {
             pushes: Flights::default(),
             fetches: Flights::default(),
             tasks: Tasks::default(),
-            counter: AtomicU64::new(0),
         };
         if first {
             inner.note_old_captures()?;
@@ -434,12 +429,6 @@ impl Inner {
         Ok(())
     }
 
-    /// A file name that nobody else uses; leftovers of it are removed at the next opening.
-    pub(crate) fn new_name(&self, name: &str) -> String {
-        let number = self.counter.fetch_add(1, Ordering::Relaxed);
-        format!("{name}.{}-{number}.new", std::process::id())
-    }
-
     /// Layers that were captured before their origin was noted: everything that is there when the
     /// first note could be written.
     fn note_old_captures(&self) -> Result<()> {
@@ -458,6 +447,11 @@ fn is_of_repository(name: &str, reference: &Reference) -> bool {
     Reference::from_str(name).is_ok_and(|name| {
         (name.registry(), name.repository()) == (reference.registry(), reference.repository())
     })
+}
+
+/// A file name that nobody else uses; leftovers of it are removed at the next opening.
+pub(crate) fn new_name(name: &str) -> String {
+    format!("{name}.{}.new", kit::unique::name())
 }
 
 /// What a name is kept under.

@@ -1,5 +1,5 @@
 //! What every process needs and no product word belongs in: time, randomness, backoff, owned
-//! tasks, durable files, buckets of histograms.
+//! tasks, durable files, names of temporary ones, buckets of histograms.
 
 pub mod backoff;
 pub mod buckets;
@@ -7,6 +7,7 @@ pub mod clock;
 pub mod durable;
 pub mod entropy;
 pub mod tasks;
+pub mod unique;
 
 pub use backoff::Backoff;
 pub use clock::{Clock, ManualClock, SystemClock};

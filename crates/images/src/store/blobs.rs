@@ -8,7 +8,7 @@ use std::{
 
 use model::Digest;
 
-use super::{Hold, Inner, files::sync_directory};
+use super::{Hold, Inner, files::sync_directory, new_name};
 use crate::{
     digest::{Hashing, digest_of, finish, hex, verify},
     error::{Doing as _, ImageError, Result},
@@ -78,7 +78,7 @@ impl Inner {
         fill: impl FnOnce(&mut dyn Write) -> Result<()>,
         check: impl FnOnce(&Digest, u64) -> Result<()>,
     ) -> Result<(Digest, u64)> {
-        let new = self.layers.join("sha256").join(self.new_name("blob"));
+        let new = self.layers.join("sha256").join(new_name("blob"));
         let put = || {
             let file = File::create_new(&new).doing("make a blob's file")?;
             let mut hashing = Hashing::new(BufWriter::with_capacity(1 << 18, file));

@@ -11,7 +11,7 @@ use std::{
 use failpoints::{Step, reached};
 use model::Digest;
 
-use super::{Inner, Origin, State, Store, files};
+use super::{Inner, Origin, State, Store, files, new_name};
 use crate::{
     digest::{from_hex, hex},
     error::{Doing as _, Result},
@@ -276,7 +276,7 @@ impl Inner {
         }
         for digest in &found.layers {
             let name = hex(digest);
-            let to = self.layers.join("trash").join(self.new_name(name));
+            let to = self.layers.join("trash").join(new_name(name));
             fs::rename(self.layers.join("unpacked").join(name), to).doing("remove a layer")?;
             self.options.on_sweep.step();
             reached(Step::LayerSwept);

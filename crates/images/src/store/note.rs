@@ -12,6 +12,7 @@ use model::Digest;
 use super::{
     Inner, Origin,
     files::{read_json, sync_directory},
+    new_name,
 };
 use crate::{
     digest::hex,
@@ -40,7 +41,7 @@ impl Note {
         if there.is_some() && there.as_ref() == origin {
             return Ok(None);
         }
-        let new = directory.join(inner.new_name(hex(digest)));
+        let new = directory.join(new_name(hex(digest)));
         let write = || {
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(0o600);

@@ -13,6 +13,7 @@ use sha2::Sha256;
 use super::{
     Hold, Inner, Pinned,
     files::{ensure_directory, sync_directory},
+    new_name,
     record::{Image, LayerRecord},
 };
 use crate::{
@@ -84,7 +85,7 @@ impl Inner {
         if there.is_dir() {
             return Ok(Unpacked::Before);
         }
-        let new = self.new_name(hex(&assembly.chains[number]));
+        let new = new_name(hex(&assembly.chains[number]));
         let new = self.layers.join("unpacked").join(new);
         let below: Vec<_> = assembly.chains[..number]
             .iter()
@@ -180,7 +181,7 @@ impl Inner {
 
     /// An empty directory for a while; what is left of it is removed at the next opening.
     pub(crate) fn scratch(&self, name: &str) -> Result<PathBuf> {
-        let path = self.layers.join("partial").join(self.new_name(name));
+        let path = self.layers.join("partial").join(new_name(name));
         ensure_directory(&path)?;
         Ok(path)
     }
