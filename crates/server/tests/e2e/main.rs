@@ -5,6 +5,8 @@
 #[allow(dead_code, reason = "shared with the tests of the external processor")]
 #[path = "../../../ext-proc/tests/it/envoy.rs"]
 mod envoy;
+#[path = "../../../gateway/tests/it/loopback.rs"]
+mod loopback;
 
 #[allow(dead_code, reason = "shared with the tests of images")]
 #[path = "../../../images/tests/it/archives.rs"]
@@ -19,6 +21,7 @@ mod servers;
 mod abuse;
 mod commands;
 mod config;
+mod containers;
 mod crashes;
 mod diagnosis;
 mod doctor;
