@@ -183,21 +183,18 @@ fn a_server_that_dies_between_a_claim_and_its_being_ready_leaves_nobody_an_owner
     assert!(!waits.wait().unwrap().success(), "nobody was told of it");
     let server = Server::start_with(home, &["--runtime", "local"]);
     until("nobody owns it", || owned(&server).is_empty().then_some(()));
+    until("it is gone, as it was not proven clean", || {
+        let all = parsed(&server.run("get sandboxes -o json").ok());
+        let uids = all["items"].as_array().unwrap().iter();
+        let mut uids = uids.map(|s| &s["metadata"]["uid"]);
+        (!uids.any(|uid| *uid == claimed["metadata"]["uid"])).then_some(())
+    });
     idle(&server, "warm");
     assert_eq!(server.run("sandbox ls -q").ok(), "");
-    let all = parsed(&server.run("get sandboxes -o json").ok());
-    let uids: Vec<_> = all["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|s| &s["metadata"]["uid"])
-        .collect();
-    assert!(
-        !uids.contains(&&claimed["metadata"]["uid"]),
-        "it was not proven clean"
-    );
-    let kept = std::fs::read_dir(server.data().join("sandboxes")).unwrap();
-    assert_eq!(kept.count(), 1, "nothing of it is left");
+    until("nothing of it is left", || {
+        let kept = std::fs::read_dir(server.data().join("sandboxes")).unwrap();
+        (kept.count() == 1).then_some(())
+    });
     clear(&server);
     server.stop();
 }
