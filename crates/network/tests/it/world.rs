@@ -30,6 +30,13 @@ pub(crate) const METADATA: &str = "169.254.169.254";
 /// Where every address of the internet sends back what it gets.
 pub(crate) const ECHO: u16 = 7000;
 
+/// How long what must arrive may take, on a busy machine too, and how often it is tried that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TRIES: u32 = 20;
+/// How long is waited for what must not arrive: a connection or its bytes, and a datagram.
+const A_WHILE: Duration = Duration::from_secs(2);
+pub(crate) const BRIEF: Duration = Duration::from_millis(500);
+
 /// A network namespace, and a thread in it that does what it is told.
 pub(crate) struct Space {
     jobs: mpsc::Sender<Box<dyn FnOnce() + Send>>,
@@ -95,61 +102,74 @@ impl Space {
             .is_ok_and(|mut stream| echoes(&mut stream))
     }
 
-    pub(crate) fn connect(&self, address: &str, port: u16) -> io::Result<TcpStream> {
-        let address: SocketAddr = format!("{address}:{port}").parse().unwrap();
-        self.run(move || {
-            let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-            Ok(stream)
-        })
+    /// Does not, for a while.
+    pub(crate) fn misses(&self, address: &str, port: u16) -> bool {
+        self.connect_within(address, port, A_WHILE)
+            .map_or(true, |mut stream| is_cut(&mut stream))
     }
 
-    /// The same by a datagram.
+    pub(crate) fn connect(&self, address: &str, port: u16) -> io::Result<TcpStream> {
+        self.connect_within(address, port, PATIENCE)
+    }
+
+    fn connect_within(&self, address: &str, port: u16, time: Duration) -> io::Result<TcpStream> {
+        let address: SocketAddr = format!("{address}:{port}").parse().unwrap();
+        self.run(move || TcpStream::connect_timeout(&address, time))
+    }
+
+    /// The same by a datagram: one that is lost is sent again.
     pub(crate) fn reaches_by_datagram(&self, from: &str, to: &str, port: u16) -> bool {
+        (0..TRIES).any(|_| !self.misses_by_datagram(from, to, port))
+    }
+
+    pub(crate) fn misses_by_datagram(&self, from: &str, to: &str, port: u16) -> bool {
         let (from, to) = (format!("{from}:0"), format!("{to}:{port}"));
         self.run(move || {
             let ask = || -> io::Result<bool> {
                 let socket = UdpSocket::bind(&from)?;
-                socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+                socket.set_read_timeout(Some(BRIEF))?;
                 socket.connect(&to)?;
                 socket.send(b"hello")?;
                 let mut buffer = [0; 16];
                 let length = socket.recv(&mut buffer)?;
                 Ok(&buffer[..length] == b"hello")
             };
-            ask().unwrap_or(false)
+            !ask().unwrap_or(false)
         })
     }
 
     /// Sends an echo request, and hears the answer.
     pub(crate) fn pings(&self, address: &str) -> bool {
+        (0..TRIES).any(|_| !self.pings_in_vain(address))
+    }
+
+    pub(crate) fn pings_in_vain(&self, address: &str) -> bool {
         let to: SocketAddr = format!("{address}:0").parse().unwrap();
         self.run(move || {
             let raw = (AddressFamily::INET, SocketType::RAW);
             let socket = socket_with(raw.0, raw.1, SocketFlags::CLOEXEC, Some(ipproto::ICMP));
             let socket = socket.unwrap();
-            let patience = Some(Duration::from_millis(700));
-            sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, patience).unwrap();
+            sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(BRIEF)).unwrap();
             // Type 8, code 0, the sum of what follows, identifier and number.
             let request = [8, 0, 0xf7 - 0x12, 0xff - 0x34, 0x12, 0x34, 0, 0];
             if rustix::net::sendto(&socket, &request, SendFlags::empty(), &to).is_err() {
-                return false;
+                return true;
             }
             let mut buffer = [0; 256];
             while let Ok((length, _)) = recv(&socket, &mut buffer[..], RecvFlags::empty()) {
                 // After the header of IP: an answer with that identifier, from there.
                 let IpAddr::V4(from) = to.ip() else {
-                    return false;
+                    return true;
                 };
                 let answer = &buffer[..length];
                 if answer[12..16] == from.octets()
                     && answer[20] == 0
                     && answer[24..26] == [0x12, 0x34]
                 {
-                    return true;
+                    return false;
                 }
             }
-            false
+            true
         })
     }
 
@@ -162,7 +182,18 @@ impl Space {
     }
 }
 
+/// Says something and hears it.
 pub(crate) fn echoes(stream: &mut TcpStream) -> bool {
+    echoes_within(stream, PATIENCE)
+}
+
+/// Does not, for a while.
+pub(crate) fn is_cut(stream: &mut TcpStream) -> bool {
+    !echoes_within(stream, A_WHILE)
+}
+
+fn echoes_within(stream: &mut TcpStream, time: Duration) -> bool {
+    stream.set_read_timeout(Some(time)).unwrap();
     let mut buffer = [0; 5];
     stream.write_all(b"hello").is_ok()
         && stream.read_exact(&mut buffer).is_ok()
@@ -280,7 +311,7 @@ impl World {
 
     /// Waits until no link is left.
     pub(crate) fn wait_for_no_links(&self) {
-        for _ in 0..500 {
+        for _ in 0..3000 {
             if self.links().is_empty() {
                 return;
             }
