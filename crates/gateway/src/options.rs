@@ -63,6 +63,10 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// For how long a refused connection is tried again: what was just started may not listen yet.
     pub connect_patience: Duration,
+    /// How long routes may take to come as far as a client says that it has.
+    pub version_patience: Duration,
+    /// How long who was let in just before the end has for a first request.
+    pub arrival_timeout: Duration,
     /// Kept connections to one port of one sandbox, per thread.
     pub kept_per_port: usize,
     /// Kept connections per thread.
@@ -91,6 +95,8 @@ impl Default for Limits {
             stall_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(5),
             connect_patience: Duration::from_millis(900),
+            version_patience: Duration::from_secs(1),
+            arrival_timeout: Duration::from_millis(500),
             kept_per_port: 128,
             kept: 1024,
             keep_timeout: Duration::from_secs(60),

@@ -5,7 +5,7 @@
 //! come again if that was not enough. Waiting counts as no use and wakes nobody. It needs no token, so
 //! only so many may wait.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use async_trait::async_trait;
 use model::Version;
@@ -19,8 +19,6 @@ use crate::{
     gateway::Shared,
 };
 
-/// How long routes may take to come as far as a client has.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// How many may wait for that at once.
 pub(crate) const MOST: usize = 1024;
 
@@ -70,7 +68,7 @@ pub(crate) async fn catch_up(
     let Ok(_seat) = shared.behind.try_acquire() else {
         return Entry::Refuse(Refusal::Overloaded.into());
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + shared.options.limits.version_patience;
     shared.ports.progress.reach(version, deadline).await;
     match admit::enter(shared, asking, told) {
         Entry::Behind(_) => Entry::Refuse(Refusal::Behind.into()),

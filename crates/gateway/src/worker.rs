@@ -40,8 +40,7 @@ const SCRATCH_BYTES: usize = 64 << 10;
 /// How many buffers for heads are kept, and how large one may be.
 const MOST_HEADS: usize = 256;
 const MOST_HEAD_BYTES: usize = 16 << 10;
-/// How long who was let in just before the end has for a first request, and how often it is looked for.
-const ARRIVAL: Duration = Duration::from_millis(500);
+/// How often the first request of who was let in just before the end is looked for.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long telling clients that their time is over may take.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -211,7 +210,8 @@ impl Worker {
         for link in self.links.borrow().values() {
             link.drain();
         }
-        let _ = timeout(ARRIVAL, self.arrivals()).await;
+        let arrival = self.shared.options.limits.arrival_timeout;
+        let _ = timeout(arrival, self.arrivals()).await;
         for link in self.links.borrow().values() {
             link.hurry();
         }

@@ -57,26 +57,31 @@ async fn who_asks_while_it_says_goodbye_is_answered_and_told_to_go_elsewhere() {
     let program = program(world.ip, 0).await;
     world.apply(world.route("box"));
     let host = format!("{}-box.sbx.test", program.port);
-    // By the short way, and by the library.
-    let texts = [host.as_str(), "api.sbx.test"].map(|host| get("/mirror", &[("Host", host)]));
+    let nobody = format!("{}-nobody.sbx.test", program.port);
+    // By the short way, by the library, and refused.
+    let asked = [(host.as_str(), 200), ("api.sbx.test", 200), (&nobody, 404)];
+    let asked = asked.map(|(host, status)| (get("/mirror", &[("Host", host)]), status));
     let mut clients = Vec::new();
-    for text in &texts {
+    for (text, status) in &asked {
         let mut client = Client::connect(world.address()).await;
         let before = client.ask(text).await;
-        assert_eq!((before.status, before.header("connection")), (200, None));
+        assert_eq!(
+            (before.status, before.header("connection")),
+            (*status, None)
+        );
         clients.push(client);
     }
     world.gateway.say_goodbye();
-    for (mut client, text) in clients.into_iter().zip(&texts) {
+    for (mut client, (text, status)) in clients.into_iter().zip(&asked) {
         let last = client.ask(text).await;
         assert_eq!(
             (last.status, last.header("connection")),
-            (200, Some("close"))
+            (*status, Some("close"))
         );
         assert_eq!(client.read_to_end().await, b"");
-        // Who comes new is served too.
+        // Who comes new is answered too.
         let mut other = Client::connect(world.address()).await;
-        assert_eq!(other.ask(text).await.status, 200);
+        assert_eq!(other.ask(text).await.status, *status);
     }
 }
 
@@ -124,7 +129,9 @@ async fn a_websocket_whose_time_is_over_is_told_so_between_two_frames() {
 
 #[tokio::test]
 async fn a_first_request_that_arrives_as_a_gateway_leaves_is_answered() {
-    let world = World::new();
+    let mut setup = Setup::default();
+    setup.options.limits.arrival_timeout = Duration::from_secs(60);
+    let world = World::with(setup);
     let program = program(world.ip, 0).await;
     world.apply(world.route("box"));
     let host = format!("{}-box.sbx.test", program.port);

@@ -17,13 +17,23 @@ use crate::{
     world::{Setup, World, eventually},
 };
 
-/// A world that takes ten bytes, and waits a second for them.
+/// A world that takes ten bytes.
 fn narrow() -> World {
     let mut setup = Setup::default();
     setup.options.limits.body_bytes = 10;
-    setup.options.limits.body_timeout = Duration::from_secs(1);
     World::with(setup)
 }
+
+/// A world that waits so long for a body.
+fn impatient(timeout: Duration) -> World {
+    let mut setup = Setup::default();
+    setup.options.limits.body_timeout = timeout;
+    World::with(setup)
+}
+
+/// What is not to be late is not, on a busy machine either; what is to be is so by as much.
+const A_WHILE: Duration = Duration::from_secs(5);
+const LONGER: Duration = Duration::from_secs(8);
 
 fn host(port: u16) -> String {
     format!("{port}-box.sbx.test")
@@ -204,7 +214,7 @@ async fn without_a_bound_any_length_goes_through() {
 
 #[tokio::test]
 async fn who_owes_some_of_a_body_and_is_silent_loses_its_place() {
-    let world = narrow();
+    let world = impatient(Duration::from_secs(1));
     let program = program(world.ip, 0).await;
     world.apply(world.route("box"));
     for (framing, begun) in [("Content-Length: 5", "01"), (CHUNKED, "2\r\n01\r\n")] {
@@ -236,7 +246,7 @@ async fn who_owes_some_of_a_body_and_is_silent_loses_its_place() {
 
 #[tokio::test]
 async fn a_body_of_a_told_length_is_owed_under_its_answer_too() {
-    let world = narrow();
+    let world = impatient(A_WHILE);
     let program = program(world.ip, 0).await;
     world.apply(world.route("box"));
     let mut client = Client::connect(world.address()).await;
@@ -251,7 +261,7 @@ async fn a_body_of_a_told_length_is_owed_under_its_answer_too() {
 
 #[tokio::test]
 async fn a_conversation_that_has_begun_may_be_silent() {
-    let world = narrow();
+    let world = impatient(A_WHILE);
     let program = program(world.ip, 0).await;
     let server = http2::grpc(world.ip, 0).await;
     world.apply(world.route("box"));
@@ -266,7 +276,7 @@ async fn a_conversation_that_has_begun_may_be_silent() {
     let asked = calls.send_request(http2::call(server.port, "/talk", body));
     frames.send(Frame::data("one".into())).await.unwrap();
     let mut answer = asked.await.unwrap().into_body();
-    sleep(Duration::from_secs(3)).await;
+    sleep(LONGER).await;
     client.send("1\r\n2\r\n0\r\n\r\n").await;
     client.read_until(b"0\r\n\r\n").await;
     frames.send(Frame::data("two".into())).await.unwrap();
@@ -276,15 +286,13 @@ async fn a_conversation_that_has_begun_may_be_silent() {
 
 #[tokio::test]
 async fn a_sandbox_that_does_not_read_is_not_its_clients_fault() {
-    let mut setup = Setup::default();
-    setup.options.limits.body_timeout = Duration::from_secs(1);
-    let world = World::with(setup);
+    let world = impatient(A_WHILE);
     // More than the sockets on the way hold.
     const SIZE: usize = 32 << 20;
     let program = raw(world.ip, 0, |mut stream, _| async move {
         use tokio::io::AsyncWriteExt as _;
         read_head(&mut stream).await;
-        sleep(Duration::from_secs(4)).await;
+        sleep(LONGER).await;
         let mut left = SIZE;
         let mut room = vec![0; 1 << 20];
         while left > 0 {
