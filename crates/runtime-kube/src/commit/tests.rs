@@ -239,11 +239,15 @@ async fn this_process_joins_what_it_sent_itself_and_another_ends_it() {
     })
     .await;
     // Who waited has left; the worker goes on.
-    let left = tokio::time::timeout(
-        Duration::from_secs(2),
-        world.commits.capture(&world.subject, None),
-    );
-    assert!(left.await.is_err());
+    let sent = async {
+        while world.started.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        ended = world.commits.capture(&world.subject, None) => panic!("it goes on: {ended:?}"),
+        () = sent => {}
+    }
     let mut later = world.subject.clone();
     later.fence = fence(2);
     let left = tokio::time::timeout(Duration::from_secs(2), world.commits.capture(&later, None));

@@ -13,6 +13,12 @@ use standin_kube::Fault;
 
 use crate::world::{World, fence, name_of};
 
+async fn until(is_so: impl AsyncFn() -> bool) {
+    while !is_so().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 fn has_exited(seen: &Observed) -> bool {
     matches!(seen, Observed::Present(facts) if matches!(facts.state, WorkloadState::Exited { .. }))
 }
@@ -82,9 +88,7 @@ async fn what_runs_beside_the_sandbox_may_start_over() {
         all.iter()
             .any(|one| one.name == "log" && one.restart_count > 0)
     };
-    while !restarted().await {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until(restarted).await;
     let after = world.facts(at.uid).await;
     assert_eq!(after.container_id, before.container_id);
     assert_eq!(after.state, WorkloadState::Running);
@@ -150,10 +154,13 @@ async fn a_lost_node_is_doubt_first_and_then_a_loss() {
 async fn a_pod_that_is_slow_is_coming_and_can_be_removed() {
     let world = World::standin().await;
     let at = fence(7, 1, 1);
-    world.kubelet().delay_starts(Duration::from_secs(4));
+    world.kubelet().delay_starts(Duration::from_secs(15));
     let spec = World::spec();
-    let left = tokio::time::timeout(Duration::from_secs(1), world.runtime.create(at, &spec)).await;
-    assert!(left.is_err());
+    let comes = async || world.runtime.inspect(at.uid).await == Ok(Observed::Coming);
+    tokio::select! {
+        made = world.runtime.create(at, &spec) => panic!("it cannot have started: {made:?}"),
+        () = until(comes) => {}
+    }
     assert_eq!(world.runtime.inspect(at.uid).await, Ok(Observed::Coming));
     let refused = world.runtime.arm(at, &Default::default()).await;
     assert!(
@@ -224,15 +231,19 @@ async fn a_pause_that_is_called_off_ends_a_worker_that_has_not_started_yet() {
     let world = World::standin_without_daemon().await;
     let at = fence(11, 1, 1);
     world.runtime.create(at, &World::spec()).await.unwrap();
-    world.kubelet().delay_starts(Duration::from_secs(6));
+    world.kubelet().delay_starts(Duration::from_secs(15));
     let to = World::registry();
-    let left = tokio::time::timeout(Duration::from_secs(2), world.runtime.capture(at, Some(&to)));
-    assert!(left.await.is_err(), "the worker cannot have started");
     let jobs: Api<Job> = Api::namespaced(world.cluster.client(), world.cluster.namespace());
     let there = async || jobs.list(&Default::default()).await.unwrap().items.len();
-    assert_eq!(there().await, 1);
+    let is_frozen = async || world.facts(at.uid).await.state == WorkloadState::Frozen;
+    let sent = async || there().await == 1 && is_frozen().await;
+    tokio::select! {
+        left = world.runtime.capture(at, Some(&to)) => panic!("the worker cannot have started: {left:?}"),
+        () = until(sent) => {}
+    }
     // It may be frozen at any moment, so whoever calls it off is told to thaw it.
-    assert_eq!(world.facts(at.uid).await.state, WorkloadState::Frozen);
+    assert_eq!(there().await, 1);
+    assert!(is_frozen().await);
     world.kubelet().delay_starts(Duration::ZERO);
     world.runtime.thaw(fence(11, 2, 1)).await.unwrap();
     assert_eq!(there().await, 0);
