@@ -2,6 +2,7 @@
 
 mod check;
 mod command;
+mod envoy;
 mod kubectl;
 mod tests;
 

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{
     command::{Stopwatch, cargo, root, run as run_command, show},
-    kubectl,
+    envoy, kubectl,
 };
 
 /// A test that takes longer hangs. The longest sets up a Python environment of its own first.
@@ -52,6 +52,7 @@ enum Outcome {
 /// Builds and runs the tests whose name contains `filter`.
 pub(crate) fn run(filter: Option<&str>) -> anyhow::Result<()> {
     let path = kubectl::path()?;
+    envoy::program(&root().join("target")).context("install Envoy, which tests run")?;
     let mut queue = VecDeque::new();
     let mut ignored = Vec::new();
     for binary in build()? {

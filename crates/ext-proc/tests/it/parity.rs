@@ -13,7 +13,7 @@ use routes::State;
 use crate::{
     client::{Answer, get, request},
     sandbox::program,
-    support::{ByName, Stage},
+    support::{ByName, HASTY, Stage},
     world::{Setup, World},
 };
 
@@ -281,7 +281,7 @@ fn setup() -> Setup {
 #[tokio::test]
 async fn what_is_asked_through_envoy_is_answered_as_the_gateway_answers_it() {
     for upstream in [Upstream::Relay, Upstream::Direct] {
-        let stage = Stage::with(upstream, setup()).await;
+        let stage = Stage::with_changes(upstream, setup(), HASTY).await;
         let program = program(stage.world.ip, 0).await;
         populate(&stage.world);
         let mut failures = Vec::new();

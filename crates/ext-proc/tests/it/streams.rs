@@ -51,7 +51,7 @@ async fn a_socket_is_use_of_its_sandbox_for_as_long_as_it_is_open() {
         }
         // The relay counts for itself; what Envoy takes to a Pod its stream counts.
         let streams = u64::from(upstream == Upstream::Direct);
-        assert_eq!(stage.server.metrics().open(), streams, "{upstream:?}");
+        eventually(|| stage.server.metrics().open() == streams).await;
         drop(client);
         eventually(|| open(&stage, &route) == 0).await;
         eventually(|| stage.server.metrics().open() == 0).await;

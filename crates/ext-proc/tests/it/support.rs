@@ -14,6 +14,10 @@ use crate::{
     world::{Setup, World},
 };
 
+/// How long a slow one takes to wake, and an Envoy that waits for less unless it is told to.
+const SLOW: Duration = Duration::from_secs(7);
+pub(crate) const HASTY: &[(&str, &str)] = &[(" message_timeout: 15s", " message_timeout: 5s")];
+
 pub(crate) struct Stage {
     pub(crate) world: World,
     pub(crate) server: Server,
@@ -25,7 +29,16 @@ impl Stage {
         Self::with(upstream, Setup::default()).await
     }
 
-    pub(crate) async fn with(upstream: Upstream, mut setup: Setup) -> Self {
+    pub(crate) async fn with(upstream: Upstream, setup: Setup) -> Self {
+        Self::with_changes(upstream, setup, &[]).await
+    }
+
+    /// With something else in the place of what the example says.
+    pub(crate) async fn with_changes(
+        upstream: Upstream,
+        mut setup: Setup,
+        changes: &'static [(&'static str, &'static str)],
+    ) -> Self {
         setup.options.trusts_forwarded = true;
         let world = World::with(setup);
         let server = serve(&world, upstream).await;
@@ -34,10 +47,8 @@ impl Stage {
             Upstream::Direct => "envoy-direct.yaml",
         };
         let (gateway, address) = (world.address(), server.address());
-        // Shorter than some sandboxes take to wake here.
-        let changes = [(" message_timeout: 15s", " message_timeout: 1s")];
         let starting = tokio::task::spawn_blocking(move || {
-            Envoy::start_with(example, gateway, address, &changes)
+            Envoy::start_with(example, gateway, address, changes)
         });
         Self {
             world,
@@ -83,9 +94,8 @@ impl Wake for ByName {
         };
         match route.name.as_str() {
             "wakes" => Ok(woken()),
-            // Longer than Envoy waits unless it is told to.
             "slow" => {
-                tokio::time::sleep(Duration::from_millis(1500)).await;
+                tokio::time::sleep(SLOW).await;
                 Ok(woken())
             }
             "failed" => Err(WakeError::Failed),

@@ -13,6 +13,7 @@ mod half_closed;
 mod hostile;
 mod http2;
 mod lifecycle;
+mod loopback;
 mod mutants;
 mod pods;
 mod pool;

@@ -19,6 +19,8 @@ use model::{Epoch, Name, Namespace, SandboxId, Uid, Version};
 use routes::{Address, Gate, Message, Route, Snapshot, State, Table, TokenHash, Writer};
 use runtime::{Family, Inside, Pods, RuntimeError, Trusting};
 
+use crate::loopback::Own;
+
 /// Sockets of this very machine, for a uid that is there.
 #[derive(Debug, Default)]
 pub(crate) struct FakeInside {
@@ -49,6 +51,7 @@ pub(crate) struct World {
     pub(crate) gateway: Gateway,
     /// Where sandboxes of this world are: an address of the loopback that no other test has.
     pub(crate) ip: IpAddr,
+    _own: Own,
     versions: AtomicU64,
 }
 
@@ -87,10 +90,7 @@ impl World {
     }
 
     pub(crate) fn with(setup: Setup) -> Self {
-        static WORLDS: AtomicU32 = AtomicU32::new(0);
-        let number = WORLDS.fetch_add(1, Ordering::SeqCst) % 250;
-        let [.., high, low] = std::process::id().to_be_bytes();
-        let ip = Ipv4Addr::new(127, high, low, u8::try_from(number).unwrap() + 2).into();
+        let own = Own::new();
         let table = Arc::new(Table::default());
         let inside = Arc::new(FakeInside::default());
         let seal = Seal::new([7; 32]);
@@ -121,7 +121,8 @@ impl World {
             inside,
             seal,
             gateway,
-            ip,
+            ip: own.ip.into(),
+            _own: own,
             versions: AtomicU64::new(1),
         }
     }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::{
-    envoy::{Envoy, free},
+    envoy::Envoy,
+    loopback::Own,
     run::agent,
     sandboxes::until,
     server::Server,
@@ -35,7 +36,8 @@ impl Server {
 #[test]
 fn clients_of_an_envoy_are_answered_while_a_server_is_replaced_that_lets_go_slowly() {
     agent();
-    let processor = free();
+    let own = Own::new();
+    let processor = SocketAddr::from((own.ip, 3001));
     let listen = processor.to_string();
     let envoys = [
         "--gateway-trust-forwarded",

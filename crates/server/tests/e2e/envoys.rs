@@ -5,12 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
 };
 
-use crate::{
-    envoy::{Envoy, free},
-    run::agent,
-    sandboxes::until,
-    server::Server,
-};
+use crate::{envoy::Envoy, loopback::Own, run::agent, sandboxes::until, server::Server};
 
 /// What a file of a sandbox is, by way of this.
 fn ask(to: SocketAddr, id: &str) -> String {
@@ -29,7 +24,8 @@ fn ask(to: SocketAddr, id: &str) -> String {
 #[test]
 fn through_envoy_a_sandbox_answers_and_one_that_sleeps_wakes() {
     agent();
-    let processor = free();
+    let own = Own::new();
+    let processor = SocketAddr::from((own.ip, 3001));
     let server = Server::start_with(
         tempfile::tempdir().unwrap(),
         &[
