@@ -10,6 +10,7 @@ mod status;
 
 use std::{
     collections::BTreeMap,
+    io,
     net::{Ipv4Addr, TcpListener},
     path::PathBuf,
     sync::Arc,
@@ -32,6 +33,13 @@ pub const NODE: &str = "node-1";
 
 /// The port on which agents listen.
 pub(crate) const AGENT_PORT: u16 = 49983;
+
+/// Whoever listens on this port of an address has it, also among other kubelets of this machine. Nobody
+/// is given it by chance.
+const CLAIM_PORT: u16 = 29_983;
+
+/// How many addresses are tried for a Pod.
+const TRIES: u32 = 1000;
 
 /// How a container of a Job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,10 +166,22 @@ impl Kubelet {
         if over || elsewhere || unscheduled {
             return;
         }
+        let address = match self.address() {
+            Ok(address) => address,
+            Err(error) => {
+                tracing::error!(%error, "no address is free for a Pod: it is not run");
+                return;
+            }
+        };
         let (latest, pods) = watch::channel(pod);
         let (blows, hits) = mpsc::unbounded_channel();
         let gone = CancellationToken::new();
-        let worker = pod::Worker::new(Arc::clone(self), key.clone(), uid, pods, hits, gone.clone());
+        let pod = pod::Identity {
+            key: key.clone(),
+            uid,
+            address,
+        };
+        let worker = pod::Worker::new(Arc::clone(self), pod, pods, hits, gone.clone());
         self.world.tasks.spawn(worker.run());
         let running = Running {
             key: key.clone(),
@@ -290,15 +310,26 @@ impl Kubelet {
         self.stirred.send_modify(|n| *n += 1);
     }
 
-    /// An address for a Pod, of which nobody on this machine has the agents' port.
-    pub(crate) fn address(&self) -> Ipv4Addr {
-        loop {
-            let [a, b, ..] = self.world.entropy.u64().to_le_bytes();
-            let [first, second] = self.world.pods;
-            let address = Ipv4Addr::new(first, second, a, b.clamp(1, 254));
-            if TcpListener::bind((address, AGENT_PORT)).is_ok() {
-                return address;
+    /// An address for a Pod. Nobody else on this machine is given it while the listener is there, and
+    /// nobody had the agents' port of it.
+    fn address(&self) -> io::Result<(Ipv4Addr, TcpListener)> {
+        let mut last = io::ErrorKind::AddrNotAvailable.into();
+        for _ in 0..TRIES {
+            let [a, b, c, d, ..] = self.world.entropy.u64().to_le_bytes();
+            let mut octets = [a, b, c, d.clamp(1, 254)];
+            for (octet, given) in octets.iter_mut().zip(&self.world.pods) {
+                *octet = *given;
+            }
+            let address = Ipv4Addr::from(octets);
+            let claimed = TcpListener::bind((address, CLAIM_PORT));
+            match claimed.and_then(|claim| {
+                TcpListener::bind((address, AGENT_PORT))?;
+                Ok(claim)
+            }) {
+                Ok(claim) => return Ok((address, claim)),
+                Err(error) => last = error,
             }
         }
+        Err(last)
     }
 }

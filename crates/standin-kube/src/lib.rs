@@ -72,8 +72,8 @@ pub struct Options {
     pub agent: Option<PathBuf>,
     /// How often watches that asked for bookmarks get one.
     pub bookmark_interval: Duration,
-    /// How the addresses of Pods begin. All of them must be this machine's.
-    pub pods: [u8; 2],
+    /// How the addresses of Pods begin: up to three of their numbers. All of them must be this machine's.
+    pub pods: Vec<u8>,
 }
 
 impl Default for Options {
@@ -83,7 +83,7 @@ impl Default for Options {
             kubelet: true,
             agent: None,
             bookmark_interval: Duration::from_secs(5),
-            pods: [127, 64],
+            pods: vec![127, 64],
         }
     }
 }

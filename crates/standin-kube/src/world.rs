@@ -28,7 +28,7 @@ pub(crate) struct World {
     /// The address of the only node.
     pub(crate) node: IpAddr,
     /// How the addresses of Pods begin.
-    pub(crate) pods: [u8; 2],
+    pub(crate) pods: Vec<u8>,
 }
 
 impl World {

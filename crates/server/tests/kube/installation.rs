@@ -39,8 +39,8 @@ use crate::{
 };
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A cluster, what its roles share, and a team.
 pub(crate) struct Installation {
@@ -154,6 +154,8 @@ impl Installation {
             .env("DORMOUSE_E2B_LISTEN", "127.0.0.1:0")
             .env("DORMOUSE_PEER_LISTEN", "127.0.0.1:0")
             .env("DORMOUSE_PEER_SEEDS", "")
+            // As long as may be: where there is much else to do nobody is late.
+            .env("DORMOUSE_PEER_ACK_TIMEOUT", "2s")
             .env("DORMOUSE_LOG_FORMAT", "json")
             .env("DORMOUSE_LOG_LEVEL", "info,control=debug")
             .envs(more.iter().copied())
@@ -375,6 +377,14 @@ impl Role {
             assert!(begun.elapsed() < PATIENCE, "never {line}: {page}");
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// What its metrics count.
+    pub(crate) async fn count(&self, metric: &str) -> u64 {
+        let page = self.probe("/metrics").await.text();
+        let mut lines = page.lines();
+        let found = lines.find_map(|line| line.strip_prefix(metric)?.trim().parse().ok());
+        found.unwrap_or_else(|| panic!("no {metric}: {page}"))
     }
 
     /// Waits until it is ready.

@@ -3,7 +3,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    process::{Command, id},
+    process::Command,
 };
 
 /// Addresses for measuring, which nobody routes.
@@ -21,26 +21,17 @@ pub(crate) struct Lan {
 
 impl Lan {
     pub(crate) fn new() -> Self {
-        let number = u8::try_from(id() % 250).unwrap();
         let lan = Self {
-            number,
+            number: number(),
             machines: Vec::new(),
         };
-        // What one that was killed has left.
-        lan.remove();
-        let bridge = lan.bridge();
-        // It keeps its address whoever joins or leaves: else others would send into the void for a while.
-        let address = format!("02:00:00:00:{number:02x}:01");
-        ip(&format!("link add {bridge} address {address} type bridge"));
+        let bridge = bridge(lan.number);
         for host in [CLIENTS, API_SERVER] {
             ip(&format!("addr add {}/24 dev {bridge}", lan.address(host)));
         }
         ip(&format!("link set {bridge} up"));
         // Every address of Pods is this machine's.
-        ip(&format!(
-            "route add local {}.{}.0.0/16 dev lo",
-            PODS[0], PODS[1]
-        ));
+        ip(&format!("route add local {} dev lo", lan.route()));
         lan
     }
 
@@ -49,8 +40,12 @@ impl Lan {
     }
 
     /// How the addresses of Pods begin.
-    pub(crate) const fn pods(&self) -> [u8; 2] {
-        PODS
+    pub(crate) fn pods(&self) -> Vec<u8> {
+        [&PODS[..], &[self.number]].concat()
+    }
+
+    fn route(&self) -> String {
+        format!("{}.{}.{}.0/24", PODS[0], PODS[1], self.number)
     }
 
     /// Adds a machine; answers its network namespace.
@@ -61,7 +56,8 @@ impl Lan {
         ip(&format!(
             "link add {link} type veth peer name eth0 netns {name}"
         ));
-        ip(&format!("link set {link} master {} up", self.bridge()));
+        let bridge = bridge(self.number);
+        ip(&format!("link set {link} master {bridge} up"));
         ip(&format!(
             "-n {name} addr add {}/24 dev eth0",
             self.address(host)
@@ -118,17 +114,13 @@ impl Lan {
         format!("dmv{}-{host}", self.number)
     }
 
-    fn bridge(&self) -> String {
-        format!("dmb{}", self.number)
-    }
-
     fn remove(&self) {
         for host in &self.machines {
             let _ = tried("ip", &format!("netns del {}", self.name(*host)));
         }
-        let _ = tried("ip", &format!("link del {}", self.bridge()));
-        let pods = format!("{}.{}.0.0/16", PODS[0], PODS[1]);
-        let _ = tried("ip", &format!("route del local {pods} dev lo"));
+        let _ = tried("ip", &format!("route del local {} dev lo", self.route()));
+        // Last: then the number is somebody else's.
+        let _ = tried("ip", &format!("link del {}", bridge(self.number)));
     }
 }
 
@@ -136,6 +128,26 @@ impl Drop for Lan {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+fn bridge(number: u8) -> String {
+    format!("dmb{number}")
+}
+
+/// A number that no other network has. Whoever made the bridge has it.
+fn number() -> u8 {
+    let mut last = String::new();
+    for number in 0..=u8::MAX {
+        let bridge = bridge(number);
+        // It keeps its address whoever joins or leaves: else others would send into the void for a while.
+        let address = format!("02:00:00:00:{number:02x}:01");
+        let words = format!("link add {bridge} address {address} type bridge");
+        match tried("ip", &words) {
+            Ok(()) => return number,
+            Err(error) => last = format!("{words}: {error}"),
+        }
+    }
+    panic!("this test needs root, and a bridge: {last}");
 }
 
 #[track_caller]

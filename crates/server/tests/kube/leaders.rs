@@ -97,6 +97,9 @@ async fn one_that_was_stopped_for_longer_than_its_lease_ends_as_soon_as_it_goes_
     assert!(!status.success(), "{status}");
     assert!(stalled.has_said("the lease was lost"));
     assert_eq!(user.state(&made.id).await, "running");
+    installation
+        .until(&made.id, |s| s.status.phase == Phase::Running)
+        .await;
     let running = installation.sandboxes().await;
     assert!(running.iter().all(|s| s.status.phase == Phase::Running));
 }

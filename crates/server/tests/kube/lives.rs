@@ -106,7 +106,7 @@ async fn use_at_any_gateway_keeps_a_sandbox_awake_and_so_does_one_that_cannot_be
 }
 
 /// Sets the idle timeout of a sandbox that runs, whatever else is written meanwhile.
-async fn idle_after(installation: &Installation, name: &str, seconds: u32) {
+pub(crate) async fn idle_after(installation: &Installation, name: &str, seconds: u32) {
     loop {
         let mut now = installation
             .until(name, |s| s.status.phase == Phase::Running)

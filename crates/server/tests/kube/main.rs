@@ -14,6 +14,8 @@ mod installs;
 mod lan;
 mod leaders;
 mod lives;
+#[path = "../../../gateway/tests/it/loopback.rs"]
+mod loopback;
 mod many;
 mod partition;
 mod rolling;

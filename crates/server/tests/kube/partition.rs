@@ -9,13 +9,13 @@ use model::lifecycle::Phase;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use standin_kube::Options;
-use store::StoreExt as _;
 
 use crate::{
     daemon,
     http::send,
     installation::{Installation, Role, User},
     lan::{API_SERVER, Lan},
+    lives::idle_after,
 };
 
 const GATEWAYS: [u8; 3] = [11, 12, 13];
@@ -67,7 +67,7 @@ impl Company {
             ("DORMOUSE_PEER_SEEDS", self.gateways.clone()),
             ("DORMOUSE_KUBERNETES_NODE_DAEMON", "on".into()),
             ("DORMOUSE_KUBERNETES_NODE_PORT", self.node.clone()),
-            ("DORMOUSE_WAKE_TIMEOUT", "8s".into()),
+            ("DORMOUSE_WAKE_TIMEOUT", "20s".into()),
         ];
         let env: Vec<_> = env.iter().map(|(n, v)| (*n, v.as_str())).collect();
         self.installation.start_in(namespace, role, &env)
@@ -99,17 +99,6 @@ impl Company {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         panic!("gateway {gateway} never answers {status}, last {last:?}");
-    }
-
-    /// Lets a sandbox idle for so long.
-    async fn let_idle(&self, id: &str, seconds: u32) {
-        let mut sandbox = self
-            .installation
-            .until(id, |s| s.status.phase == Phase::Running)
-            .await;
-        sandbox.spec.timeouts.idle_seconds = Some(seconds);
-        let store = &self.installation.store;
-        store.update_spec(&sandbox).await.unwrap();
     }
 }
 
@@ -156,7 +145,7 @@ async fn a_network_that_is_cut_heals_and_is_slow_loses_no_wake_and_delivers_noth
     let woken = company.installation.until(&sleeps, is_awake).await;
     assert_eq!(woken.status.sleeps.woken, 1);
     // Nobody can ask it who is in use, so nobody is put to sleep.
-    company.let_idle(&kept, 1).await;
+    idle_after(&company.installation, &kept, 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(one.state(&kept).await, "running");
     // What is gone is reached by nobody, also where that is not known.
@@ -169,7 +158,7 @@ async fn a_network_that_is_cut_heals_and_is_slow_loses_no_wake_and_delivers_noth
     company.until(ALONE, &made, 204).await;
     assert_eq!(company.ask(ALONE, &kept).await, Ok(502));
     // Now all can be asked.
-    company.let_idle(&sleeps, 2).await;
+    idle_after(&company.installation, &sleeps, 2).await;
     let is_asleep = |s: &model::Sandbox| s.status.phase == Phase::Paused;
     company.installation.until(&sleeps, is_asleep).await;
 

@@ -20,7 +20,8 @@ use tokio::{
 use crate::{
     balancer::{Backend, Balancer},
     http::send,
-    installation::{Installation, Role, User},
+    installation::{Installation, LOOK, PATIENCE, Role, User},
+    loopback::Own,
 };
 
 /// Long enough for what a test does meanwhile.
@@ -67,11 +68,18 @@ impl Asking {
         asking
     }
 
-    #[track_caller]
-    fn end(&self) {
+    /// Ends when enough was asked.
+    async fn end(&self) {
+        let asked = || self.asked.load(Ordering::Relaxed);
+        let enough = async {
+            while asked() <= 100 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let enough = tokio::time::timeout(PATIENCE, enough).await;
         self.done.store(true, Ordering::Relaxed);
-        let asked = self.asked.load(Ordering::Relaxed);
-        assert!(asked > 100, "only {asked} were asked");
+        let asked = asked();
+        assert!(enough.is_ok(), "only {asked} were asked");
         let failed = self.failed.lock();
         assert!(failed.is_empty(), "{} of {asked}: {failed:?}", failed.len());
     }
@@ -137,7 +145,15 @@ async fn backend(role: &Role) -> Backend {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn gateways_and_apis_are_replaced_under_load_and_no_request_fails_that_is_tried_twice() {
     let installation = Installation::new().await;
-    let mut roles = installation.start_with(2, 1, &[DRAIN]).await;
+    // Nobody else is given the ports of those that ended.
+    let own = Own::new();
+    let anywhere = format!("{}:0", own.ip);
+    let place = [
+        DRAIN,
+        ("DORMOUSE_E2B_LISTEN", anywhere.as_str()),
+        ("DORMOUSE_PEER_LISTEN", anywhere.as_str()),
+    ];
+    let mut roles = installation.start_with(2, 1, &place).await;
     let mut apis = vec![
         installation.start("api", &roles.env()),
         installation.start("api", &roles.env()),
@@ -218,7 +234,7 @@ async fn gateways_and_apis_are_replaced_under_load_and_no_request_fails_that_is_
         std::mem::replace(api, next).stop().await;
     }
     for asking in asking {
-        asking.end();
+        asking.end().await;
     }
     tasks.stopping().cancel();
     let read = user.state(&made.id).await;

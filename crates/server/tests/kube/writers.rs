@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use model::{Metadata, Name, Namespace, Sandbox, lifecycle::Phase, sandbox::SandboxSpec};
 use serde_json::{Value, json};
-use store::StoreExt as _;
+use store::{StoreError, StoreExt as _};
 
 use crate::{http::send, installation::Installation, lives::limit_running};
 
@@ -53,10 +53,17 @@ async fn an_id_in_another_namespaces_manifest_gets_nobody_elses_traffic() {
     let read = send(Method::GET, &file, &token, "").await.unwrap();
     assert_eq!(read.is(200).text(), "the owner's");
     // Nor does it belong to somebody else for being called so.
-    let mut renamed = raw.clone();
-    renamed.spec.owner.as_mut().unwrap().team = thieves;
-    renamed.spec.sandbox_id = copied.spec.sandbox_id.clone();
-    installation.store.update_spec(&renamed).await.unwrap();
+    loop {
+        let mut renamed = installation.until(&victim.id, |_| true).await;
+        renamed.spec.owner.as_mut().unwrap().team = thieves.clone();
+        renamed.spec.sandbox_id = copied.spec.sandbox_id.clone();
+        match installation.store.update_spec(&renamed).await {
+            Ok(_) => break,
+            // Somebody else was first.
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
     let back = installation
         .until(&victim.id, |s| s.spec.owner == raw.spec.owner)
         .await;

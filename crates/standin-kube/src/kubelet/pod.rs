@@ -1,6 +1,10 @@
 //! The life of one Pod: bound, pulled, started, looked after, ended.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
 
 use model::{Key, Uid};
 use rustix::process::Signal;
@@ -24,6 +28,14 @@ const LOOK: Duration = Duration::from_millis(25);
 /// How long a container that failed rests before it is started again.
 const REST: Duration = Duration::from_millis(200);
 
+/// Which Pod, and where.
+pub(super) struct Identity {
+    pub(super) key: Key,
+    pub(super) uid: Uid,
+    /// Its address, and the claim to it.
+    pub(super) address: (Ipv4Addr, TcpListener),
+}
+
 /// Who looks after one Pod.
 pub(super) struct Worker {
     kubelet: Arc<Kubelet>,
@@ -33,6 +45,8 @@ pub(super) struct Worker {
     blows: mpsc::UnboundedReceiver<Blow>,
     gone: CancellationToken,
     address: Ipv4Addr,
+    /// Keeps the address for as long as this lives.
+    _claim: TcpListener,
     started: String,
     init: Vec<Value>,
     containers: Vec<Container>,
@@ -46,22 +60,22 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         kubelet: Arc<Kubelet>,
-        key: Key,
-        uid: Uid,
+        pod: Identity,
         pods: watch::Receiver<Value>,
         blows: mpsc::UnboundedReceiver<Blow>,
         gone: CancellationToken,
     ) -> Self {
-        let address = kubelet.address();
+        let (address, claim) = pod.address;
         let started = kubelet.world.now();
         Self {
             kubelet,
-            key,
-            uid,
+            key: pod.key,
+            uid: pod.uid,
             pods,
             blows,
             gone,
             address,
+            _claim: claim,
             started,
             init: Vec::new(),
             containers: Vec::new(),
