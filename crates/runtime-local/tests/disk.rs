@@ -128,7 +128,7 @@ async fn a_limited_disk_is_captured_restored_and_found_again() {
 
 /// The kernel takes a moment to let go of the last sandbox's mounts.
 fn unmount_when_idle(path: &std::path::Path) {
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         match rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()) {
             Ok(()) => return,
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),

@@ -120,7 +120,7 @@ impl Outcomes {
 /// The one attempt that is a promise where sudo is asked for.
 const PROMISED: &str = "run a setuid program as root";
 
-/// What the host has to be found is there once.
+/// What the host has to be found is there once for a process: its names have the process's number.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
@@ -161,9 +161,9 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
     std::fs::copy("/etc/hostname", &secret).unwrap();
     open_to_all(&host);
     let _queue = Queue::make();
-    let port = TcpListener::bind("0.0.0.0:0").unwrap();
+    let (port, datagrams) = listen_both_ways();
     let number = port.local_addr().unwrap().port();
-    answer_datagrams(UdpSocket::bind(("0.0.0.0", number)).unwrap());
+    answer_datagrams(datagrams);
     let server = "import socketserver as s; h = type('H', (s.BaseRequestHandler,), {'handle': lambda h: h.request[1].sendto(b'x', h.client_address)}); s.UDPServer(('', 9000), h).serve_forever()";
     host.run(
         other.uid,
@@ -194,7 +194,7 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
         format!("pid={}", std::process::id().max(1000)),
         format!("other={}", "98765"),
         "file=/tmp/theirs".to_owned(),
-        format!("queue={QUEUE}"),
+        format!("queue={}", queue_key()),
         format!("port={number}"),
         "gateway=100.87.0.1".to_owned(),
         format!("address={}", own_address()),
@@ -281,6 +281,16 @@ fn own_address() -> std::net::IpAddr {
     }
 }
 
+/// A port for connections, and the same for datagrams.
+fn listen_both_ways() -> (TcpListener, UdpSocket) {
+    let ports = (0..1000).find_map(|_| {
+        let port = TcpListener::bind("0.0.0.0:0").ok()?;
+        let number = port.local_addr().ok()?.port();
+        Some((port, UdpSocket::bind(("0.0.0.0", number)).ok()?))
+    });
+    ports.expect("a port that nobody has for either")
+}
+
 fn answer_datagrams(socket: UdpSocket) {
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
@@ -299,20 +309,21 @@ fn open_to_all(host: &Host) {
     }
 }
 
-const QUEUE: i32 = 54_321;
+/// A key that no other process of this host has.
+fn queue_key() -> i32 {
+    i32::try_from(std::process::id()).unwrap() + 0x4000_0000
+}
 
 /// A message queue and shared memory of the host.
 struct Queue(i32, i32);
 
 impl Queue {
     fn make() -> Self {
+        let key = queue_key();
         // SAFETY: only numbers are passed.
         let (queue, memory) = unsafe {
             let create = libc::IPC_CREAT | 0o666;
-            (
-                libc::msgget(QUEUE, create),
-                libc::shmget(QUEUE, 4096, create),
-            )
+            (libc::msgget(key, create), libc::shmget(key, 4096, create))
         };
         assert!(queue >= 0 && memory >= 0);
         Self(queue, memory)

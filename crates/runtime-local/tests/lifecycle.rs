@@ -23,7 +23,7 @@ async fn facts(host: &Host, uid: model::Uid) -> Facts {
 
 /// Waits until the first process is seen to have ended.
 async fn exit_code(host: &Host, uid: model::Uid) -> i32 {
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if let WorkloadState::Exited { code } = facts(host, uid).await.state {
             return code;
         }

@@ -55,7 +55,7 @@ impl Pair {
     }
 
     async fn exit_code_of(&self, uid: Uid) -> i32 {
-        for _ in 0..2000 {
+        for _ in 0..12_000 {
             if let WorkloadState::Exited { code } = self.facts(uid).await.state {
                 return code;
             }

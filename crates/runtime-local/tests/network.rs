@@ -99,7 +99,7 @@ fn links() -> usize {
 }
 
 async fn wait_for_links(count: usize) {
-    for _ in 0..500 {
+    for _ in 0..3000 {
         if links() == count {
             return;
         }

@@ -18,6 +18,7 @@ use runtime::{
 use runtime_local::{LocalRuntime, Step};
 use support::{Host, die_as, fence, fence_of, images, leaks::Inventory, spec};
 
+/// Some count the open descriptors of their process, so where they share one they run one at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn runc() -> WorkloadSpec {
@@ -161,7 +162,7 @@ async fn a_new_server_goes_on_with_what_runc_has_started() {
     assert_eq!(host.sh(frozen.uid, "echo awake"), "awake\n");
     host.run(running.uid, 0, &["exit", "9"]);
     let mut code = None;
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if let WorkloadState::Exited { code: seen } = facts(&host, running.uid).await.state {
             code = Some(seen);
             break;
@@ -252,7 +253,7 @@ async fn a_start_that_runc_refuses_says_why_and_leaves_nothing() {
     let failed = host.runtime().create(fence(1, 1), &hostile).await;
     let text = failed.unwrap_err().to_string();
     assert!(text.contains("runc create"), "{text}");
-    assert_eq!(Inventory::take(&host), before);
+    assert_eq!(Inventory::settled(&host, &before).await, before);
 }
 
 /// Where the runtime is not installed; here a mount hides it from a server.

@@ -49,7 +49,7 @@ fn connect(socket: OwnedFd, address: &str) -> std::io::Result<TcpStream> {
 
 /// What a port inside says, once something listens there.
 fn ask(host: &Host, uid: model::Uid, family: Family, address: &str) -> String {
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         let socket = host.runtime().socket(uid, family).unwrap();
         if let Ok(mut stream) = connect(socket, address) {
             let mut said = String::new();

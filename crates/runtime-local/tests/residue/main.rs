@@ -144,7 +144,7 @@ async fn plant(member: &Member, owner: &Client, plant: &Plant) {
     let code = run(owner, plant.user, plant.script).await;
     assert_eq!(code, 0, "{} could not be planted", plant.name);
     // What goes on in the background may take a moment to be there.
-    for _ in 0..500 {
+    for _ in 0..6000 {
         let seen = before.differences(&member.look().await);
         if seen.iter().any(|line| line.starts_with(plant.part)) {
             return;

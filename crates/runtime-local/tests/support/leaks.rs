@@ -1,14 +1,14 @@
 //! Counting what a sandbox could leave behind on the host.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
 use super::Host;
 
 /// What is there for one engine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inventory {
-    /// Mounts in this mount namespace.
-    mounts: usize,
+    /// Mounts of the engine in this mount namespace.
+    mounts: Vec<String>,
     /// Cgroups of the engine's sandboxes, in all hierarchies.
     cgroups: Vec<String>,
     /// Directories of sandboxes.
@@ -22,16 +22,16 @@ pub(crate) struct Inventory {
 impl Inventory {
     /// What is there once the tasks of engines that were dropped have ended.
     pub(crate) async fn settled(host: &Host, expected: &Self) -> Self {
-        for _ in 0..200 {
+        for _ in 0..3000 {
             if Self::take(host) == *expected {
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         Self::take(host)
     }
 
-    /// Takes it. Tests that count run alone in their process.
+    /// Takes it. Tests that compare run alone in their process.
     pub(crate) fn take(host: &Host) -> Self {
         let names = |path: &Path| -> Vec<String> {
             let Ok(entries) = fs::read_dir(path) else {
@@ -46,8 +46,13 @@ impl Inventory {
             names
         };
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let data = host.data.to_str().unwrap();
         Self {
-            mounts: mounts.lines().count(),
+            mounts: mounts
+                .lines()
+                .filter(|line| line.contains(data))
+                .map(str::to_owned)
+                .collect(),
             cgroups: super::cgroup_mounts()
                 .iter()
                 .flat_map(|mount| names(&mount.join("dormouse").join(host.instance())))
@@ -88,13 +93,4 @@ fn processes_of(host: &Host) -> Vec<String> {
         }
     }
     found
-}
-
-/// Network namespaces that some process is in.
-pub(crate) fn network_namespaces() -> BTreeSet<String> {
-    fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| fs::read_link(entry.ok()?.path().join("ns/net")).ok())
-        .map(|link| link.display().to_string())
-        .collect()
 }
