@@ -172,7 +172,7 @@ async fn another_process_takes_a_download_up_again() {
             .map(|file| file.unwrap().metadata().unwrap().len())
             .sum::<u64>()
     };
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if arrived() > 100_000 {
             break;
         }

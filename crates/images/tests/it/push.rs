@@ -297,10 +297,10 @@ async fn a_token_for_writing_is_asked_for_where_tokens_are_wanted() {
 #[tokio::test]
 async fn a_registry_that_is_down_or_refuses_says_so() {
     let here = written();
-    let gone = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().to_string()
-    };
+    // Taken, so that nobody else can listen there.
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let gone = closed.local_addr().unwrap().to_string();
     let store = open(here.data.path(), patient(1));
     let down = publish(&store, &here, &gone).await.unwrap_err();
     assert!(matches!(down, ImageError::Unreachable { .. }), "{down}");
