@@ -259,6 +259,7 @@ async fn a_start_that_runc_refuses_says_why_and_leaves_nothing() {
 /// Where the runtime is not installed; here a mount hides it from a server.
 #[tokio::test]
 async fn a_class_whose_runtime_is_missing_is_refused_by_name_with_what_to_do() {
+    let _alone = ALONE.lock().await;
     let mut host = Host::new();
     host.runtime = None;
     for (class, program, remedy) in [
