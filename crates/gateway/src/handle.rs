@@ -53,7 +53,7 @@ pub(crate) async fn handle(
     link.knows_hints(request.version() == Version::HTTP_11);
     let entry = admit::enter(&worker.shared, &Asking::of(&request), told(&request));
     let is_http1 = request.version() < Version::HTTP_2;
-    let had_body = !request.body().is_end_stream() && is_http1;
+    let mut may_be_unread = !request.body().is_end_stream() && is_http1;
     let shared = Arc::clone(&worker.shared);
     let mut response = match entry {
         Entry::In(found, held) => {
@@ -63,9 +63,7 @@ pub(crate) async fn handle(
         Entry::Refuse(refused) => {
             let (head, body) = request.into_parts();
             let response = refuse(&worker, open, refused, &head.headers);
-            if read_rest(body).await {
-                return Ok(response);
-            }
+            may_be_unread &= !read_rest(body).await;
             response
         }
         // What is rare, or waits anyway, may cost an allocation.
@@ -74,7 +72,7 @@ pub(crate) async fn handle(
     // Who refuses may not have read to the end, and the connection ends there: a client that were
     // not told would send its next request into it.
     let is_unread =
-        had_body && !response.status().is_success() && !response.body().is_of_a_sandbox();
+        may_be_unread && !response.status().is_success() && !response.body().is_of_a_sandbox();
     let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_unread || (is_http1 && !is_tunnel && shared.says_goodbye()) {
         let close = HeaderValue::from_static("close");

@@ -28,6 +28,12 @@ pub enum NetworkError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// Another process has the policies of this engine's sandboxes.
+    #[error(
+        "another process has the packet filter of this data directory's sandboxes. Stop the other \
+         server of this directory, or wait until the one that starts has looked for leftovers"
+    )]
+    Owned,
     /// A policy that can never be kept; the caller's fault.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    fs,
+    fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
@@ -588,6 +588,10 @@ fn uplink_mtu() -> Option<u32> {
 
 fn lacking(error: NetworkError) -> NetworkError {
     match error {
+        // A kernel that can do it, for somebody who may.
+        NetworkError::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            NetworkError::Owned
+        }
         NetworkError::System { doing, source } => NetworkError::Lacking {
             name: "nftables",
             detail: format!("{doing}: {source}").into(),

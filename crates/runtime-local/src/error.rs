@@ -54,6 +54,9 @@ pub enum EngineError {
         /// In which way.
         how: Box<str>,
     },
+    /// Another process has what this engine needs for itself.
+    #[error("{0}")]
+    InUse(Box<str>),
     /// A sandbox that this process cannot see the processes of.
     #[error(
         "sandbox {0} of this data directory runs where process numbers are others (a container, or \
@@ -81,6 +84,7 @@ impl From<EngineError> for RuntimeError {
             | EngineError::Lacking { .. }
             | EngineError::Oci { .. }
             | EngineError::Damaged { .. }
+            | EngineError::InUse(_)
             | EngineError::Elsewhere(_) => Self::Failed(error.to_string().into()),
         }
     }

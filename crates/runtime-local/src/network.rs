@@ -151,6 +151,7 @@ impl From<NetworkError> for EngineError {
                 };
                 impossible(field, bad.to_string())
             }
+            NetworkError::Owned => Self::InUse(error.to_string().into()),
             NetworkError::Full(_) => impossible("sandbox", error.to_string()),
             NetworkError::Unknown(uid) => RuntimeError::Absent(uid).into(),
         }

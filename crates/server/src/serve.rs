@@ -105,6 +105,7 @@ pub(crate) async fn run(settings: &Settings, take_over: bool) -> anyhow::Result<
             started = &mut starting => started?,
             name = signals.next() => {
                 tracing::info!(signal = name, "stopped before it served");
+                sockets.close();
                 if let Some(left) = &left {
                     // What has begun to start has the data directory until this process ends.
                     see_out(left, &ending, settings, &mut signals).await;

@@ -59,7 +59,7 @@ async fn who_asks_while_it_says_goodbye_is_answered_and_told_to_go_elsewhere() {
     let host = format!("{}-box.sbx.test", program.port);
     let nobody = format!("{}-nobody.sbx.test", program.port);
     // By the short way, by the library, and refused.
-    let asked = [(host.as_str(), 200), ("api.sbx.test", 200), (&nobody, 404)];
+    let asked = [(host.as_str(), 200), ("api.sbx.test", 200), (&nobody, 502)];
     let asked = asked.map(|(host, status)| (get("/mirror", &[("Host", host)]), status));
     let mut clients = Vec::new();
     for (text, status) in &asked {
