@@ -4,16 +4,17 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::Path,
     process::{Command, Stdio},
 };
 
 use crate::{
+    loopback::Own,
     run::agent,
     sandboxes::until,
     server::{Ran, Server, command, run},
-    tunnels::{echoed, pattern},
+    tunnels::{echoed_at, pattern},
 };
 
 /// A server that serves SSH, and a key that team `default` knows.
@@ -201,26 +202,22 @@ fn files_are_copied_both_ways_by_scp_and_sftp() {
 fn ports_of_the_sandbox_are_forwarded_and_no_others() {
     let place = place();
     let id = place.server.echoing("--auto-resume");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let here = free.local_addr().unwrap().port();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let there = other.local_addr().unwrap().port();
-    drop((free, other));
+    // Every port of it is free.
+    let own = Own::new();
+    let (here, there) = ((own.ip, 7001), (own.ip, 7002));
     let mut client = place.client("ssh", "id");
     let mut child = client
         .args(["-N", "-o", "ExitOnForwardFailure=yes"])
-        .args(["-L", &format!("{here}:localhost:7000")])
+        .args(["-L", &format!("{}:7001:localhost:7000", own.ip)])
         // The server's own port, by an address that is not the sandbox's.
-        .args(["-L", &format!("{there}:127.0.0.2:{}", place.port)])
+        .args(["-L", &format!("{}:7002:127.0.0.2:{}", own.ip, place.port)])
         .arg(format!("{id}@127.0.0.1"))
         .spawn()
         .unwrap();
-    until("it listens", || {
-        TcpStream::connect(("127.0.0.1", here)).ok()
-    });
+    until("it listens", || TcpStream::connect(here).ok());
     let sent = pattern(1 << 20);
-    assert!(echoed(here, &sent).unwrap() == sent);
-    let refused = echoed(there, b"x").unwrap_or_default();
+    assert!(echoed_at(here, &sent).unwrap() == sent);
+    let refused = echoed_at(there, b"x").unwrap_or_default();
     assert!(refused.is_empty(), "{refused:?}");
     child.kill().unwrap();
     child.wait().unwrap();

@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{Shutdown, TcpStream},
+    net::{Ipv4Addr, Shutdown, TcpStream},
     process::{Child, Stdio},
 };
 
@@ -97,8 +97,13 @@ pub(crate) fn forwarding(server: &Server, id: &str, pairs: &[&str]) -> Forwardin
 }
 
 /// Sends all of it at once, says that this is the end, and answers what came back up to its end.
-pub(crate) fn echoed(port: u16, sent: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+fn echoed(port: u16, sent: &[u8]) -> std::io::Result<Vec<u8>> {
+    echoed_at((Ipv4Addr::LOCALHOST, port), sent)
+}
+
+/// The same where somebody else listens.
+pub(crate) fn echoed_at(at: (Ipv4Addr, u16), sent: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(at)?;
     let mut writing = stream.try_clone()?;
     std::thread::scope(|scope| {
         scope.spawn(move || {

@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::server::{Server, dormouse, sandbox};
+use crate::{
+    loopback::Own,
+    server::{Server, dormouse, sandbox},
+};
 
 struct Watching {
     child: Child,
@@ -84,17 +87,20 @@ fn changes_are_told_as_they_happen_in_tables_and_json() {
 
 #[test]
 fn a_watch_goes_on_after_the_server_was_killed_and_misses_nothing() {
-    let server = Server::start();
+    // Nobody else comes to have its ports meanwhile.
+    let own = Own::new();
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start_with(home, &["--listen", &format!("{}:0", own.ip)]);
     for name in ["stays", "goes"] {
         server.run_with("apply -f -", &sandbox(name)).ok();
     }
-    let port = format!("127.0.0.1:{}", server.port());
+    let port = format!("{}:{}", own.ip, server.port());
     let mut watching = Watching::start(&server, "watch sandboxes -o json");
     assert_eq!(watching.event(), seen("ADDED", "goes"));
     assert_eq!(watching.event(), seen("ADDED", "stays"));
     let home = server.kill();
 
-    // What the watch missed happens on another port; then the server comes back where it was. Its
+    // What the watch missed happens at another address; then the server comes back where it was. Its
     // memory of changes is gone with the process, so the watch has to list again.
     let server = Server::start_with(home, &[]);
     server.run("delete sbx goes").ok();
