@@ -24,8 +24,11 @@ use crate::{
     envoy, kubectl,
 };
 
-/// A test that takes longer hangs. The longest sets up a Python environment of its own first.
-const LIMIT: Duration = Duration::from_secs(300);
+/// A test that takes longer hangs. The longest sets up a Python environment of its own first, or waits
+/// until another one has.
+const LIMIT: Duration = Duration::from_secs(900);
+/// How many run at once for each core: most wait more than they compute.
+const PER_CORE: usize = 2;
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program with tests in it.
@@ -77,13 +80,14 @@ pub(crate) fn run(filter: Option<&str>) -> anyhow::Result<()> {
     let watch = Stopwatch::start();
     let queue = Mutex::new(queue);
     let done = Mutex::new(Vec::new());
-    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(test) = pop(&queue) {
+        for worker in 0..cores * PER_CORE {
+            let (queue, done, path) = (&queue, &done, &path);
+            scope.spawn(move || {
+                while let Some(test) = pop(queue, worker) {
                     let own = Stopwatch::start();
-                    let outcome = run_one(&test, &path)
+                    let outcome = run_one(&test, path)
                         .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
                     report(&test, &outcome, own.elapsed());
                     if let Ok(mut done) = done.lock() {
@@ -102,8 +106,15 @@ pub(crate) fn run(filter: Option<&str>) -> anyhow::Result<()> {
     conclude(&done, total, watch)
 }
 
-fn pop(queue: &Mutex<VecDeque<Test>>) -> Option<Test> {
-    queue.lock().ok()?.pop_front()
+/// The next test of a worker. Some take them from the end: neighbours are alike, and would all want the
+/// processor or the same lock.
+fn pop(queue: &Mutex<VecDeque<Test>>, worker: usize) -> Option<Test> {
+    let mut queue = queue.lock().ok()?;
+    if worker.is_multiple_of(2) {
+        queue.pop_front()
+    } else {
+        queue.pop_back()
+    }
 }
 
 fn build() -> anyhow::Result<Vec<Binary>> {

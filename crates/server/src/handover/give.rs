@@ -32,9 +32,6 @@ const PREPARING: Duration = Duration::from_secs(60);
 const TURNING_AWAY: Duration = Duration::from_secs(1);
 /// What they are told.
 const ENDING: &str = "it is about to end";
-/// What one is told that cannot be seen from here.
-const UNSEEN: &str = "the new server's process cannot be seen from its PID namespace: start the new one in \
-                      the same PID namespace, or stop the one that runs first";
 /// As many are told of in one message.
 const TOLD_AT_ONCE: usize = 2_000;
 /// When the process is out of file descriptors, some time must pass for one to be freed.
@@ -178,10 +175,12 @@ impl Desk {
         let Some(FromNew::TakeOver { format, version }) = line.hear().await? else {
             return Ok(Offer::Left);
         };
-        let refusal = match (format, self.places.try_acquire()) {
-            // One that does not get on must be ended before this one starts over.
-            (FORMAT, _) if !line.sees_peer() => UNSEEN.to_owned(),
-            (FORMAT, Ok(place)) => {
+        let refusal = match (format, self.places.try_acquire(), line.foreign()) {
+            (FORMAT, _, Some(kind)) => format!(
+                "the new server runs in another {kind} namespace: start it in the same {kind} \
+                 namespace, or stop the one that runs first"
+            ),
+            (FORMAT, Ok(place), None) => {
                 tracing::info!(version, "another server is about to take over");
                 for (key, listeners) in self.sockets.share()? {
                     for some in listeners.chunks(MOST_SOCKETS) {
@@ -200,8 +199,8 @@ impl Desk {
                     _ => Offer::Left,
                 });
             }
-            (FORMAT, Err(_)) => "another one is taking over already".to_owned(),
-            (format, _) => format!(
+            (FORMAT, Err(_), None) => "another one is taking over already".to_owned(),
+            (format, _, _) => format!(
                 "it hands over by format {FORMAT}, not {format}: stop it and start the new one"
             ),
         };

@@ -3,10 +3,14 @@
 
 use std::{
     collections::VecDeque,
+    fs,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     net::TcpListener,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     time::Duration,
 };
 
@@ -96,6 +100,8 @@ pub(super) struct Line {
     /// The process at the other end, if it has a number here: the kernel says 0 of one that is in a PID
     /// namespace which is not this one nor below it.
     peer: Option<OwnedFd>,
+    /// Its number.
+    pid: Option<Pid>,
     read: Vec<u8>,
     /// What was read belongs to a message that is too long.
     is_too_long: bool,
@@ -108,6 +114,7 @@ impl Line {
         let pid = pid.and_then(Pid::from_raw);
         Self {
             peer: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            pid,
             stream,
             read: Vec::new(),
             is_too_long: false,
@@ -168,9 +175,25 @@ impl Line {
         }
     }
 
-    /// Whether the process at the other end can be ended, and waited for.
-    pub(super) const fn sees_peer(&self) -> bool {
-        self.peer.is_some()
+    /// What keeps the process at the other end from doing what this one does: sandboxes are seen, reached
+    /// and limited from where their server runs. One that cannot be seen from here could not even be ended.
+    pub(super) fn foreign(&self) -> Option<&'static str> {
+        let Some(pid) = self.peer.as_ref().and(self.pid) else {
+            return Some("PID");
+        };
+        let namespace = |process: &str, kind: &str| {
+            let file = fs::metadata(format!("/proc/{process}/ns/{kind}")).ok()?;
+            Some((file.dev(), file.ino()))
+        };
+        let its = pid.as_raw_nonzero().to_string();
+        // What may not be looked at is not judged.
+        let differs = |kind| {
+            let both = namespace("self", kind).zip(namespace(&its, kind));
+            both.is_some_and(|(own, other)| own != other)
+        };
+        let kinds = [("pid", "PID"), ("net", "network"), ("mnt", "mount")];
+        let found = kinds.into_iter().find(|(kind, _)| differs(kind));
+        found.map(|(_, name)| name)
     }
 
     /// Ends the process at the other end, whatever it does.

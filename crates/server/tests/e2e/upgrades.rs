@@ -425,6 +425,23 @@ fn a_server_that_stops_while_another_takes_over_and_does_not_serve_ends_it_too()
 }
 
 #[test]
+fn a_server_that_would_not_see_what_the_other_sees_is_refused() {
+    let mut server = Server::start();
+    for (flag, kind) in [("--net", "network"), ("--mount", "mount")] {
+        let mut elsewhere = command("unshare", server.home.path());
+        elsewhere.arg(flag);
+        elsewhere.arg(dormouse(server.home.path()).get_program());
+        let takes_over = ["--take-over"];
+        let refused = launch_as(&mut elsewhere, server.home.path(), &takes_over, &[]).unwrap_err();
+        let same = format!("the same {kind} namespace");
+        assert!(refused.contains(&same), "{refused}");
+    }
+    let mut old = server.upgrade(&[]).unwrap();
+    assert!(old.wait().unwrap().success());
+    server.stop();
+}
+
+#[test]
 fn a_server_that_could_not_be_ended_from_where_the_other_runs_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let mut inside = command("unshare", home.path());
