@@ -28,6 +28,7 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use ::runtime::RuntimeError;
@@ -46,6 +47,11 @@ use crate::{
 
 /// A fresh sandbox has a handful of files; one with more than this is not fresh.
 const MOST_FILES: usize = 10_000;
+
+/// How often one that is unlike a fresh one is looked at: the server's own sockets inside are open for a
+/// moment longer where another start has copied them, until its program runs.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Lines of each part, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,8 +157,14 @@ impl Engine {
         if self.looks.find(&kind).is_some() {
             return;
         }
-        match self.look(uid, fresh) {
-            Ok(look) => self.looks.learn(kind, look),
+        match self
+            .look(uid, fresh)
+            .and_then(|look| Ok((look, self.look(uid, fresh)?)))
+        {
+            Ok((look, again)) if look.differences(&again).is_empty() => {
+                self.looks.learn(kind, look);
+            }
+            Ok(_) => tracing::debug!(%uid, "a fresh sandbox changed as it was looked at"),
             // It is as good as any other; only nobody learns from it.
             Err(error) => tracing::warn!(%uid, %error, "a fresh sandbox could not be looked at"),
         }
@@ -168,6 +180,12 @@ impl Engine {
                 "nobody knows how a fresh one looks since the server has started".into(),
             ));
         };
+        for _ in 1..LOOKS {
+            if fresh.differences(&self.look(uid, renewed)?).is_empty() {
+                return Ok(None);
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
         let differences = fresh.differences(&self.look(uid, renewed)?);
         Ok((!differences.is_empty()).then(|| differences.join("; ")))
     }
