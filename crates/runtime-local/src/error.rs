@@ -78,6 +78,12 @@ impl From<EngineError> for RuntimeError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Refused(refused) => refused,
+            EngineError::System { ref source, .. } if is_full(source) => {
+                Self::NoRoom(error.to_string().into())
+            }
+            EngineError::Image(ImageError::System { ref source, .. }) if is_full(source) => {
+                Self::NoRoom(error.to_string().into())
+            }
             EngineError::Image(error) => Self::Pull(error.to_string().into()),
             EngineError::System { .. }
             | EngineError::Inside { .. }
@@ -88,6 +94,14 @@ impl From<EngineError> for RuntimeError {
             | EngineError::Elsewhere(_) => Self::Failed(error.to_string().into()),
         }
     }
+}
+
+/// Whether a disk is full, or what somebody may have of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// Says what was being done when a system call failed.

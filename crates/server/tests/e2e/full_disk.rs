@@ -58,6 +58,7 @@ fn a_pause_on_a_full_disk_leaves_it_running_with_the_reason_and_works_once_there
     });
     let error = told["status"]["lastOperation"]["error"].as_str().unwrap();
     assert!(error.contains("No space left"), "{error}");
+    assert!(error.starts_with("no room"), "{error}");
     assert_eq!(
         kept.said("one", "sha256sum -c /data/sum"),
         "/data/big: OK\n"
