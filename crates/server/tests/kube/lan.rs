@@ -116,6 +116,8 @@ impl Lan {
 
     fn remove(&self) {
         for host in &self.machines {
+            // A namespace stays for a while after its end, with what connections still want to say.
+            let _ = tried("ip", &format!("link del {}", self.link(*host)));
             let _ = tried("ip", &format!("netns del {}", self.name(*host)));
         }
         let _ = tried("ip", &format!("route del local {} dev lo", self.route()));
