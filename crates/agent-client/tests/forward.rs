@@ -5,6 +5,8 @@
     reason = "a test that cannot go on should stop there"
 )]
 
+mod closed;
+
 use std::net::SocketAddr;
 
 use agent::{Agent, Args};
@@ -12,7 +14,7 @@ use agent_client::{Client, ForwardError, forward};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
 };
 use wire::{
     Secret,
@@ -89,17 +91,13 @@ async fn a_port_is_reached_with_the_key_of_its_delivery() {
     outside.read_to_string(&mut heard).await.unwrap();
     assert_eq!(heard, "220 ready\r\n\r\nHTTP");
 
-    drop((inside, program));
-    // Taken, so that nobody else can listen there.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let port = socket.local_addr().unwrap().port();
-    let closed = reach(at, port, "door").await;
+    let (_taken, nobody) = closed::port();
+    let closed = reach(at, nobody.port(), "door").await;
     assert!(
         matches!(closed, Err(ForwardError::PortClosed)),
         "{closed:?}"
     );
-    let guessed = reach(at, port, "a door").await;
+    let guessed = reach(at, nobody.port(), "a door").await;
     assert!(
         matches!(guessed, Err(ForwardError::Protocol(_))),
         "{guessed:?}"

@@ -5,6 +5,8 @@
     reason = "a test that cannot go on should stop there"
 )]
 
+mod closed;
+
 use std::{
     io,
     net::SocketAddr,
@@ -363,10 +365,8 @@ async fn who_is_not_there_is_unreachable_and_who_is_no_agent_is_not_understood()
     }
     let why = init(address).await;
     assert!(matches!(why, Error::EndedEarly(_)), "{why:?}");
-    // Taken, so that nobody else can listen there.
-    let closed = tokio::net::TcpSocket::new_v4().unwrap();
-    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let why = init(closed.local_addr().unwrap()).await;
+    let (_taken, nobody) = closed::port();
+    let why = init(nobody).await;
     assert!(matches!(why, Error::Unreachable(_)), "{why:?}");
     assert!(why.is_retryable());
 }
