@@ -1,7 +1,7 @@
 //! The network of one engine: who is connected, by which address, under which policy.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::fd::{AsFd as _, OwnedFd},
@@ -76,6 +76,8 @@ pub(crate) struct Listening {
 struct State {
     /// The owner of the table.
     nft: Socket,
+    /// The table is this one's. Until then what is there, and keeps sandboxes that run, is another's.
+    is_in_force: bool,
     sandboxes: BTreeMap<Uid, Connected>,
     by_address: HashMap<Ipv4Addr, Uid>,
     /// Addresses of sandboxes that are not connected yet.
@@ -124,6 +126,7 @@ impl Network {
             listening: Mutex::new(Some(listening)),
             state: Mutex::new(State {
                 nft: Socket::netfilter()?,
+                is_in_force: false,
                 sandboxes: BTreeMap::new(),
                 by_address: HashMap::new(),
                 reserved: HashMap::new(),
@@ -192,10 +195,16 @@ impl Network {
         t.add_elements(&table::RANGES, &ranges.collect::<Vec<_>>());
         t.add_elements(&table::ANSWERS, &answers);
         t.commit(&state.nft).map_err(lacking)?;
+        state.is_in_force = true;
 
         let host = shared.host.lock();
         let mut links = link::list(&host, shared.group)?;
-        links.retain(|index| !all().any(|one| link::index_of(one.address) == *index));
+        let connected: BTreeSet<_> = state
+            .sandboxes
+            .values()
+            .map(|one| link::index_of(one.address))
+            .collect();
+        links.retain(|index| !connected.contains(index));
         if !links.is_empty() {
             tracing::info!(
                 count = links.len(),
@@ -347,8 +356,10 @@ impl Network {
     /// # Errors
     /// If the kernel gives no socket; then nothing is given up.
     pub fn let_go(&self) -> Result<()> {
+        let mut state = self.shared.state.lock();
         // The socket that owns it is closed by this.
-        self.shared.state.lock().nft = Socket::netfilter()?;
+        state.nft = Socket::netfilter()?;
+        state.is_in_force = false;
         Ok(())
     }
 
@@ -365,7 +376,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.tasks.stopping().cancel();
         let state = self.shared.state.lock();
-        if state.sandboxes.is_empty() {
+        if state.is_in_force && state.sandboxes.is_empty() {
             let mut t = Transaction::new(&self.shared.table);
             t.destroy_table();
             if let Err(error) = t.commit(&state.nft) {

@@ -75,10 +75,18 @@ impl Engine {
                 ..partial(place)
             };
         }
-        let process = match (&record.process, record.exit_code) {
+        let mut process = match (&record.process, record.exit_code) {
             (Some(id), None) => Process::adopt(id, &self.boot_id),
             (None, _) | (_, Some(_)) => None,
         };
+        // It runs, and not in a cgroup of this engine: the sandbox of a directory that this is a copy of.
+        let is_anothers = process.as_ref().is_some_and(|process| {
+            !process.has_ended() && matches!(self.cgroup(uid).is_populated(), Ok(false))
+        });
+        if is_anothers {
+            tracing::warn!(%uid, "the processes of this sandbox are those of another data directory");
+            process = None;
+        }
         let mut workload = Workload {
             ledger: place.read_ledger(),
             frozen: process.is_some() && self.cgroup(uid).is_frozen(),
@@ -96,7 +104,7 @@ impl Engine {
         }
         // Of another boot it is cut off, unless its first process said before how it ended.
         let said = exit_code(place, UNKNOWN_EXIT);
-        let cut = workload.record.boot_id != self.boot_id && said == UNKNOWN_EXIT;
+        let cut = (is_anothers || workload.record.boot_id != self.boot_id) && said == UNKNOWN_EXIT;
         if workload.process.is_none() && workload.record.exit_code.is_none() && !cut {
             workload.record.exit_code = Some(said);
         }

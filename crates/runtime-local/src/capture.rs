@@ -12,7 +12,7 @@ use model::Digest;
 
 use crate::{
     engine::Engine,
-    error::{Doing as _, Result, impossible},
+    error::{Doing as _, Result, impossible, is_full},
 };
 
 impl Engine {
@@ -56,6 +56,9 @@ impl Engine {
             let captured = capture(&place.upper(), ids, &self.images.blobs(), &name, most, note);
             let (digest, size) = captured.map_err(|error| match error {
                 ImageError::Uncapturable(reason) => impossible("snapshot", reason),
+                ImageError::System { ref source, .. } if is_full(source) => {
+                    RuntimeError::NoRoom(error.to_string().into()).into()
+                }
                 other => other.into(),
             })?;
             Ok(Captured {

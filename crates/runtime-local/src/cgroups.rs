@@ -374,11 +374,7 @@ impl Cgroup<'_> {
 
     /// Whether any process is inside.
     pub(crate) fn is_populated(&self) -> Result<bool> {
-        match fs::read_to_string(self.unified.join("cgroup.events")) {
-            Ok(events) => Ok(events.lines().any(|line| line == "populated 1")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).doing("read the events of the cgroup"),
-        }
+        is_populated(&self.unified)
     }
 
     /// Removes the directories.
@@ -417,6 +413,20 @@ impl Cgroup<'_> {
             pause = (pause * 5 / 4).min(Duration::from_millis(2));
         }
         Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Whether any process is in the cgroup of a sandbox, which may be another engine's.
+pub(crate) fn is_used(parent: &str, instance: &str, sandbox: &str) -> Result<bool> {
+    let unified = Hierarchies::detect()?.unified;
+    is_populated(&unified.join(parent).join(instance).join(sandbox))
+}
+
+fn is_populated(unified: &Path) -> Result<bool> {
+    match fs::read_to_string(unified.join("cgroup.events")) {
+        Ok(events) => Ok(events.lines().any(|line| line == "populated 1")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).doing("read the events of the cgroup"),
     }
 }
 

@@ -19,7 +19,7 @@ use rustix::process::{DumpableBehavior, dumpable_behavior};
 
 use crate::{
     base::Bases,
-    cgroups::{Cgroup, Cgroups},
+    cgroups::{self, Cgroup, Cgroups},
     disk::Disks,
     error::{Doing as _, EngineError, Result},
     instance,
@@ -92,14 +92,17 @@ impl Engine {
             });
         }
         let entropy = Entropy::from_os();
-        let instance = instance::open(&data, &entropy)?;
+        let parent = options.cgroup_parent.clone();
+        let instance = instance::open(&data, &entropy, |name, sandbox| {
+            cgroups::is_used(&parent, name, sandbox)
+        })?;
         if options.network.is_some() {
-            strays::sweep(&options.cgroup_parent);
+            strays::sweep(&parent, &instance);
         }
         let attach_at = CString::new(data.join("run/root").as_os_str().as_bytes());
         let engine = Self {
             network: open_network(&instance, &data, &mut options)?,
-            cgroups: Cgroups::open(Path::new(&options.cgroup_parent).join(instance))?,
+            cgroups: Cgroups::open(Path::new(&parent).join(instance))?,
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),
             bases: Bases::open(&data.join("base"), &options)?,

@@ -81,9 +81,6 @@ impl From<EngineError> for RuntimeError {
             EngineError::System { ref source, .. } if is_full(source) => {
                 Self::NoRoom(error.to_string().into())
             }
-            EngineError::Image(ImageError::System { ref source, .. }) if is_full(source) => {
-                Self::NoRoom(error.to_string().into())
-            }
             EngineError::Image(error) => Self::Pull(error.to_string().into()),
             EngineError::System { .. }
             | EngineError::Inside { .. }
@@ -97,7 +94,7 @@ impl From<EngineError> for RuntimeError {
 }
 
 /// Whether a disk is full, or what somebody may have of it.
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded

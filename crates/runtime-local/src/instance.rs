@@ -4,6 +4,8 @@
 //! them by it. It belongs to the directory, not to its path: containers that share the host's cgroups may
 //! each have one at the same path, and none may take the sandboxes of another for its own. So it is drawn
 //! once and kept there, with the device and the number of the directory: a copy is another one.
+//!
+//! Servers of before made it of the path. As long as sandboxes run that one of them has made, it stays.
 
 use std::{
     fs::{self, Metadata},
@@ -45,13 +47,27 @@ impl Kept {
     }
 }
 
-/// The name of the engine of a data directory; one that has none gets one.
-pub(crate) fn open(data: &Path, entropy: &Entropy) -> Result<String> {
+/// The name of the engine of a data directory; one that has none gets one. `runs` answers whether a
+/// sandbox runs by a name.
+pub(crate) fn open(
+    data: &Path,
+    entropy: &Entropy,
+    runs: impl Fn(&str, &str) -> Result<bool>,
+) -> Result<String> {
     let directory = fs::metadata(data).doing(format!("look at {}", data.display()))?;
-    let name = match read(data)? {
-        Some(kept) if kept.is_of(&directory) => return Ok(kept.name),
-        None if has_sandboxes(data)? => of_path(data),
-        Some(_) | None => draw(entropy),
+    let kept = read(data)?.filter(|kept| kept.is_of(&directory));
+    let before = of_path(data);
+    let is_used = |name: &str| {
+        let mut all = sandboxes(data)?
+            .into_iter()
+            .map(|sandbox| runs(name, &sandbox));
+        all.find(|runs| !matches!(runs, Ok(false)))
+            .unwrap_or(Ok(false))
+    };
+    let name = match kept {
+        Some(kept) if kept.name != before && !is_used(&before)? => return Ok(kept.name),
+        _ if is_used(&before)? => before,
+        _ => draw(entropy),
     };
     let text = format!("{name} {} {}\n", directory.dev(), directory.ino());
     let file = file(data);
@@ -88,14 +104,15 @@ fn draw(entropy: &Entropy) -> String {
     hex(&bytes)
 }
 
-/// Before names were kept they were made of the path: sandboxes of such a directory may run.
 fn of_path(data: &Path) -> String {
     hex(&Sha256::digest(data.as_os_str().as_bytes())[..LENGTH / 2])
 }
 
-fn has_sandboxes(data: &Path) -> Result<bool> {
-    let mut sandboxes = fs::read_dir(data.join("sandboxes")).doing("list the sandboxes")?;
-    Ok(sandboxes.next().is_some())
+/// What the sandboxes of a directory are called.
+fn sandboxes(data: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(data.join("sandboxes")).doing("list the sandboxes")?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect::<io::Result<_>>().doing("list the sandboxes")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -115,7 +132,7 @@ mod tests {
     }
 
     fn name(data: &Path) -> String {
-        open(data, &Entropy::from_os()).unwrap()
+        open(data, &Entropy::from_os(), |_, _| Ok(false)).unwrap()
     }
 
     #[test]
@@ -143,12 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn one_that_had_sandboxes_before_names_were_kept_is_called_as_it_was() {
+    fn a_directory_is_called_by_its_path_as_long_as_a_sandbox_runs_by_that() {
         let data = directory();
+        let before = of_path(data.path());
+        let while_running = || {
+            let runs = |name: &str, sandbox: &str| Ok(name == before && sandbox == "one");
+            open(data.path(), &Entropy::from_os(), runs).unwrap()
+        };
+        let drawn = while_running();
+        assert_ne!(drawn, before, "nothing is there that could run");
+        // A server of before was here in between.
         fs::create_dir(data.path().join("sandboxes/one")).unwrap();
-        assert_eq!(name(data.path()), of_path(data.path()));
-        fs::remove_dir(data.path().join("sandboxes/one")).unwrap();
-        assert_eq!(name(data.path()), of_path(data.path()));
+        assert_eq!(name(data.path()), drawn, "it does not run");
+        assert_eq!(while_running(), before);
+        assert_eq!(while_running(), before);
+        assert_ne!(name(data.path()), before, "others may have it too");
     }
 
     #[test]
@@ -161,7 +187,7 @@ mod tests {
             "0123456789ab one 2",
         ] {
             kit::durable::write_file(&file(data.path()), text.as_bytes(), 0o600).unwrap();
-            let said = open(data.path(), &Entropy::from_os()).unwrap_err();
+            let said = open(data.path(), &Entropy::from_os(), |_, _| Ok(false)).unwrap_err();
             assert!(matches!(said, EngineError::Damaged { .. }), "{said}");
             assert_eq!(fs::read_to_string(file(data.path())).unwrap(), text);
         }

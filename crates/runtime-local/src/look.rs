@@ -40,7 +40,7 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use crate::{
     cgroups::Cgroup,
     engine::Engine,
-    error::{Doing as _, Result},
+    error::{Doing as _, EngineError, Result},
     record::{Place, Record},
     workload::{Process, Workload},
 };
@@ -157,10 +157,12 @@ impl Engine {
         if self.looks.find(&kind).is_some() {
             return;
         }
-        match self
-            .look(uid, fresh)
-            .and_then(|look| Ok((look, self.look(uid, fresh)?)))
-        {
+        let look_twice = || {
+            let look = self.look(uid, fresh)?;
+            thread::sleep(BETWEEN_LOOKS);
+            Ok::<_, EngineError>((look, self.look(uid, fresh)?))
+        };
+        match look_twice() {
             Ok((look, again)) if look.differences(&again).is_empty() => {
                 self.looks.learn(kind, look);
             }

@@ -11,7 +11,7 @@ mod support;
 use std::{future::Future, net::TcpStream, process::Command, time::Duration};
 
 use model::sandbox::NetworkPolicy;
-use runtime::{Observed, Runtime as _, RuntimeError, WorkloadSpec};
+use runtime::{Observed, Runtime as _, RuntimeError, WorkloadSpec, WorkloadState};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use support::{Host, fence, spec};
 
@@ -208,6 +208,36 @@ fn what_is_left_of_a_data_directory_that_is_gone_is_removed_by_any_other_server(
         std::fs::rename(&kept, &away).unwrap();
         other.reopen();
         assert!(!is_there());
+    });
+}
+
+#[test]
+fn a_directory_that_was_moved_keeps_its_sandboxes_and_a_copy_has_none_of_them() {
+    on_a_host_of_its_own(async {
+        let (mut host, mut copy) = (Host::new(), Host::new());
+        let at = fence(1, 1);
+        host.runtime().create(at, &spec()).await.unwrap();
+        let pid = host.runtime().first_process(at.uid);
+        host.runtime = None;
+        let moved = host.data.with_file_name("moved");
+        std::fs::rename(&host.data, &moved).unwrap();
+        host.data = moved;
+        host.reopen();
+        assert_eq!(host.runtime().first_process(at.uid), pid);
+
+        copy.runtime = None;
+        let (from, to) = (host.data.display(), copy.data.display());
+        shell(&format!("rm -r {to} && cp -a {from} {to}"));
+        copy.reopen();
+        assert_ne!(copy.instance(), host.instance());
+        let Observed::Present(seen) = copy.runtime().inspect(at.uid).await.unwrap() else {
+            panic!("its files are there");
+        };
+        assert_eq!(seen.state, WorkloadState::Cut);
+        copy.runtime().delete(fence(1, 2)).await.unwrap();
+        host.reopen();
+        assert_eq!(host.runtime().first_process(at.uid), pid);
+        assert_eq!(host.sh(at.uid, "echo lives"), "lives\n");
     });
 }
 

@@ -35,6 +35,16 @@ fn the_next_server_keeps_what_lives_and_removes_what_does_not() {
 }
 
 #[test]
+fn a_server_that_fails_before_it_adopts_leaves_the_policy_as_it_was() {
+    let mut world = World::new();
+    let sandbox = world.sandbox(&policy(None, &[SERVER], &["203.0.113.0/24"]));
+    world.network = None;
+    world.open_and_fail();
+    assert!(sandbox.space.reaches(SERVER, ECHO));
+    assert!(sandbox.space.misses(OTHER, ECHO));
+}
+
+#[test]
 fn somebody_who_flushes_the_rules_of_the_host_opens_nothing() {
     let world = World::new();
     let sandbox = world.sandbox(&policy(None, &[SERVER], &["0.0.0.0/0"]));

@@ -273,6 +273,13 @@ impl World {
         })));
     }
 
+    /// A server that ends before it knows of any sandbox.
+    pub(crate) fn open_and_fail(&self) {
+        let options = self.options.clone();
+        self.host
+            .run(move || drop(Network::open("0123456789ab", options).unwrap()));
+    }
+
     pub(crate) fn network(&self) -> Arc<Network> {
         Arc::clone(self.network.as_ref().unwrap())
     }

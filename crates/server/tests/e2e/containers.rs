@@ -5,9 +5,14 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Stdio},
+    thread,
+    time::Duration,
 };
 
+use rustix::process::Pid;
+
 use crate::{
+    kept::entries,
     run::agent,
     sandboxes::until,
     server::{Ran, Server, command, run},
@@ -17,16 +22,17 @@ use crate::{
 struct Container {
     /// `unshare`, which takes all inside along when it ends.
     child: Child,
-    /// What the server says.
-    said: PathBuf,
+    /// The directory of the host.
+    volume: PathBuf,
 }
 
 impl Container {
     /// Over a directory of the host; `place` is where the server sees it.
     fn start(place: &Path, volume: &Path) -> Self {
-        let container = Self::try_start(place, volume);
+        let mut container = Self::try_start(place, volume);
         until("it has announced itself", || {
-            let said = fs::read_to_string(&container.said).unwrap();
+            let said = container.said();
+            assert_eq!(container.child.try_wait().unwrap(), None, "{said}");
             said.contains("dormouse get sandboxes").then_some(())
         });
         container
@@ -35,8 +41,7 @@ impl Container {
     fn try_start(place: &Path, volume: &Path) -> Self {
         agent();
         fs::create_dir_all(volume.join("data")).unwrap();
-        let said = volume.join("said");
-        let log = File::create(&said).unwrap();
+        let log = File::create(volume.join("said")).unwrap();
         let script = "mount --bind \"$0/data\" data; ip link set lo up; exec \"$@\"";
         let child = command("unshare", place)
             .args([
@@ -57,14 +62,27 @@ impl Container {
             .stderr(log)
             .spawn()
             .unwrap();
-        Self { child, said }
+        Self {
+            child,
+            volume: volume.to_owned(),
+        }
+    }
+
+    /// What the server has said.
+    fn said(&self) -> String {
+        fs::read_to_string(self.volume.join("said")).unwrap()
+    }
+
+    /// The first process inside, by its number outside.
+    fn first(&self) -> Option<Pid> {
+        let unshare = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
+        Pid::from_raw(children.ok()?.trim().parse().ok()?)
     }
 
     /// Runs one of our commands inside.
     fn run(&self, place: &Path, words: &str) -> Ran {
-        let unshare = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
-        let first = children.unwrap().trim().to_owned();
+        let first = self.first().unwrap().to_string();
         let mut inside = command("nsenter", place);
         inside.args(["--mount", "--net", "--pid", "--target", &first]);
         inside.arg(env!("CARGO_BIN_EXE_dormouse"));
@@ -73,16 +91,40 @@ impl Container {
     }
 
     /// The container is removed, with all that runs in it.
-    fn end(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    fn end(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let first = self.first();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The first process is the last to go.
+        while first.is_some_and(is_alive) {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
+}
+
+fn is_alive(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
 }
 
 impl Drop for Container {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
+        // With its network went what would tell others that this is left.
+        let kept = fs::read_to_string(self.volume.join("data/run/instance")).unwrap_or_default();
+        let Some(instance) = kept.split(' ').next().filter(|name| !name.is_empty()) else {
+            return;
+        };
+        for hierarchy in entries(Path::new("/sys/fs/cgroup")) {
+            let parent = hierarchy.join("dormouse").join(instance);
+            for sandbox in entries(&parent).into_iter().filter(|path| path.is_dir()) {
+                let _ = fs::remove_dir(sandbox);
+            }
+            let _ = fs::remove_dir(parent);
+        }
     }
 }
 
@@ -128,7 +170,7 @@ fn servers_with_the_same_path_leave_each_others_sandboxes_alone() {
 fn files_outlive_the_container_of_their_server() {
     let (place, volume) = (place(), tempfile::tempdir().unwrap());
     let (place, volume) = (place.path(), volume.path());
-    let first = Container::start(place, volume);
+    let mut first = Container::start(place, volume);
     let id = first
         .run(place, "sandbox create base")
         .ok()
@@ -154,10 +196,12 @@ fn a_server_that_cannot_see_the_processes_of_its_sandboxes_does_not_start() {
     let id = server.run("sandbox create base").ok().trim().to_owned();
     // What is inside goes on, and a container gets the same directory.
     let (home, place) = (server.kill(), place());
-    let container = Container::try_start(place.path(), home.path());
+    let mut container = Container::try_start(place.path(), home.path());
     until("it says why", || {
-        let said = fs::read_to_string(&container.said).unwrap();
-        said.contains("Start the server there").then_some(())
+        container
+            .said()
+            .contains("Start the server there")
+            .then_some(())
     });
     container.end();
     // Where it was before all is well.
