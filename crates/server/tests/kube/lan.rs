@@ -2,9 +2,16 @@
 //! slow. Needs root, `ip`, `nft` and `tc`; without them tests fail and say so.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
     process::Command,
 };
+
+use serde_json::Value;
 
 /// Addresses for measuring, which nobody routes.
 const NET: [u8; 2] = [198, 18];
@@ -16,16 +23,23 @@ pub(crate) const API_SERVER: u8 = 3;
 /// A network. It is gone when this is.
 pub(crate) struct Lan {
     number: u8,
-    machines: Vec<u8>,
+    /// Dropped last: then the number is somebody else's.
+    _claim: UnixListener,
 }
 
 impl Lan {
     pub(crate) fn new() -> Self {
+        let (number, claim) = claim();
         let lan = Self {
-            number: number(),
-            machines: Vec::new(),
+            number,
+            _claim: claim,
         };
-        let bridge = bridge(lan.number);
+        // What one that was killed has left.
+        lan.remove();
+        let bridge = lan.bridge();
+        // It keeps its address whoever joins or leaves: else others would send into the void for a while.
+        let address = format!("02:00:00:00:{number:02x}:01");
+        ip(&format!("link add {bridge} address {address} type bridge"));
         for host in [CLIENTS, API_SERVER] {
             ip(&format!("addr add {}/24 dev {bridge}", lan.address(host)));
         }
@@ -49,15 +63,13 @@ impl Lan {
     }
 
     /// Adds a machine; answers its network namespace.
-    pub(crate) fn machine(&mut self, host: u8) -> String {
+    pub(crate) fn machine(&self, host: u8) -> String {
         let (name, link) = (self.name(host), self.link(host));
-        self.machines.push(host);
         ip(&format!("netns add {name}"));
         ip(&format!(
             "link add {link} type veth peer name eth0 netns {name}"
         ));
-        let bridge = bridge(self.number);
-        ip(&format!("link set {link} master {bridge} up"));
+        ip(&format!("link set {link} master {} up", self.bridge()));
         ip(&format!(
             "-n {name} addr add {}/24 dev eth0",
             self.address(host)
@@ -107,22 +119,42 @@ impl Lan {
 
     /// The network namespace of a machine.
     pub(crate) fn name(&self, host: u8) -> String {
-        format!("dormouse-{}-{host}", self.number)
+        format!("{}{host}", self.names())
+    }
+
+    /// How the names of its machines begin.
+    fn names(&self) -> String {
+        format!("dormouse-{}-", self.number)
     }
 
     fn link(&self, host: u8) -> String {
-        format!("dmv{}-{host}", self.number)
+        format!("{}{host}", self.links())
+    }
+
+    /// How its links are called, but for the bridge.
+    fn links(&self) -> String {
+        format!("dmv{}-", self.number)
+    }
+
+    fn bridge(&self) -> String {
+        format!("dmb{}", self.number)
     }
 
     fn remove(&self) {
-        for host in &self.machines {
-            // A namespace stays for a while after its end, with what connections still want to say.
-            let _ = tried("ip", &format!("link del {}", self.link(*host)));
-            let _ = tried("ip", &format!("netns del {}", self.name(*host)));
+        // A namespace stays for a while after its end, with what connections still want to say: so the
+        // links first.
+        let (links, bridge) = (self.links(), self.bridge());
+        for link in listed("link", "ifname") {
+            if link.starts_with(&links) || link == bridge {
+                let _ = tried("ip", &format!("link del {link}"));
+            }
+        }
+        for name in listed("netns", "name") {
+            if name.starts_with(&self.names()) {
+                let _ = tried("ip", &format!("netns del {name}"));
+            }
         }
         let _ = tried("ip", &format!("route del local {} dev lo", self.route()));
-        // Last: then the number is somebody else's.
-        let _ = tried("ip", &format!("link del {}", bridge(self.number)));
     }
 }
 
@@ -132,24 +164,28 @@ impl Drop for Lan {
     }
 }
 
-fn bridge(number: u8) -> String {
-    format!("dmb{number}")
-}
-
-/// A number that no other network has. Whoever made the bridge has it.
-fn number() -> u8 {
-    let mut last = String::new();
+/// A number that no other network has, and the claim to it. Whoever listens has it, and a process that is
+/// killed listens no more.
+fn claim() -> (u8, UnixListener) {
     for number in 0..=u8::MAX {
-        let bridge = bridge(number);
-        // It keeps its address whoever joins or leaves: else others would send into the void for a while.
-        let address = format!("02:00:00:00:{number:02x}:01");
-        let words = format!("link add {bridge} address {address} type bridge");
-        match tried("ip", &words) {
-            Ok(()) => return number,
-            Err(error) => last = format!("{words}: {error}"),
+        let at = SocketAddr::from_abstract_name(format!("dormouse-lan-{number}")).unwrap();
+        match UnixListener::bind_addr(&at) {
+            Ok(claim) => return (number, claim),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => panic!("this test cannot claim a network: {error}"),
         }
     }
-    panic!("this test needs root, and a bridge: {last}");
+    panic!("every number of a network is taken");
+}
+
+/// The names of all there is of this kind.
+fn listed(kind: &str, field: &str) -> Vec<String> {
+    let ran = Command::new("ip").args(["-json", kind, "show"]).output();
+    // Who cannot list cannot make any either, and that is said.
+    let said = ran.map(|ran| ran.stdout).unwrap_or_default();
+    let all: Vec<Value> = serde_json::from_slice(&said).unwrap_or_default();
+    let names = all.iter().filter_map(|one| one[field].as_str());
+    names.map(str::to_owned).collect()
 }
 
 #[track_caller]

@@ -104,8 +104,8 @@ impl Company {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_network_that_is_cut_heals_and_is_slow_loses_no_wake_and_delivers_nothing_wrong() {
-    let mut company = Company::new().await;
-    let mut start = |role: &str, host: u8| {
+    let company = Company::new().await;
+    let start = |role: &str, host: u8| {
         let namespace = company.lan.machine(host);
         company.start(role, host, &namespace)
     };
