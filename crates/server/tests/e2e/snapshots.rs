@@ -1,6 +1,6 @@
 //! Snapshots and forks of real sandboxes, by command, and a server that dies in the middle of them.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -35,6 +35,32 @@ fn listed(server: &Server) -> Vec<String> {
 fn workloads(data: &Path) -> usize {
     let found = std::fs::read_dir(data.join("sandboxes"));
     found.map_or(0, Iterator::count)
+}
+
+/// The uids of those that were ready for their owner when their server died: what the runtime keeps of
+/// each says for which delivery it was armed. A record may not say so yet.
+fn ready(data: &Path) -> BTreeSet<String> {
+    let found = std::fs::read_dir(data.join("sandboxes")).unwrap();
+    let found = found.map(|entry| entry.unwrap());
+    found
+        .filter(|entry| {
+            let ledger = std::fs::read(entry.path().join("ledger")).unwrap_or_default();
+            let epoch = ledger.get(16..20).unwrap_or_default();
+            epoch.iter().any(|byte| *byte != 0)
+        })
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect()
+}
+
+/// The names of those with these uids.
+fn named(server: &Server, uids: &BTreeSet<String>) -> Vec<String> {
+    let all = json(&server.run("get sandboxes -o json").ok());
+    let all = all["items"].as_array().unwrap().iter();
+    let metadata = all.map(|record| &record["metadata"]);
+    metadata
+        .filter(|its| uids.contains(its["uid"].as_str().unwrap()))
+        .map(|its| its["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -117,11 +143,22 @@ fn a_server_killed_at_any_moment_of_a_snapshot_or_a_fork_loses_and_leaks_nothing
         let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let client = client.unwrap();
         std::thread::sleep(Duration::from_millis(delay));
-        server = start_in(server.kill());
+        let home = server.kill();
+        let were_ready = ready(&home.path().join("data"));
+        server = start_in(home);
         let told = client.wait_with_output().unwrap();
         let told = String::from_utf8(told.stdout).unwrap();
-        // Those whose client heard of them are its own; the others go.
-        let children: Vec<&str> = told.lines().filter(|line| line.starts_with('i')).collect();
+        let told: Vec<&str> = told.lines().filter(|line| line.starts_with('i')).collect();
+        let mut children = named(&server, &were_ready);
+        assert_eq!(children.len(), were_ready.len(), "{were_ready:?}");
+        children.retain(|child| *child != id);
+        until("those that were ready are listed", || {
+            let listed = listed(&server);
+            children.iter().all(|c| listed.contains(c)).then_some(())
+        });
+        for child in told {
+            assert!(children.iter().any(|c| c == child), "{child}: {children:?}");
+        }
         until("every snapshot is ready or says why not", || {
             let settled = |s: &Value| match s["status"]["phase"].as_str() {
                 Some("Ready") => true,
@@ -142,20 +179,19 @@ fn a_server_killed_at_any_moment_of_a_snapshot_or_a_fork_loses_and_leaks_nothing
         }
         for child in &children {
             assert_eq!(said_in(&server, child, "sha256sum -c --quiet sum"), "");
-            server.run(&format!("sandbox kill {child}")).ok();
+            until("one that was ready is ended by its owner", || {
+                let killed = server.run(&format!("sandbox kill {child}"));
+                let is_gone = killed.code == Some(0) || killed.stderr.contains("not found");
+                is_gone.then_some(())
+            });
         }
         assert_eq!(
             said_in(&server, &id, "sha256sum -c --quiet sum; tail -n 1 log"),
             format!("{round}\n")
         );
-        until("nothing runs that has no record", || {
-            // One that was ready when the server died has its deadline, and is listed as its owner's.
-            for found in listed(&server).iter().filter(|found| **found != id) {
-                let killed = server.run(&format!("sandbox kill {found}"));
-                let is_gone = killed.code == Some(0) || killed.stderr.contains("not found");
-                assert!(is_gone, "{killed:?}");
-            }
-            (workloads(&server.data()) == 1).then_some(())
+        until("those that were not ready go, and leave nothing", || {
+            let is_alone = listed(&server) == [id.as_str()] && workloads(&server.data()) == 1;
+            is_alone.then_some(())
         });
     }
     // What was acknowledged is there to start from.
