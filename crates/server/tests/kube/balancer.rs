@@ -17,7 +17,10 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::http::send;
+use crate::{
+    http::send,
+    installation::{LOOK, PATIENCE},
+};
 
 /// How often it asks.
 const ASK: Duration = Duration::from_millis(200);
@@ -77,6 +80,17 @@ impl Balancer {
         let mut backends = self.backends.lock();
         backends.retain(|one| one.serves != old);
         backends.push(new);
+    }
+
+    /// Waits until connections go there.
+    pub(crate) async fn uses(&self, serves: SocketAddr) {
+        let used = async {
+            while !self.ready.lock().contains(&serves) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let used = tokio::time::timeout(PATIENCE, used).await;
+        assert!(used.is_ok(), "{serves} is never ready");
     }
 
     async fn look(&self) {

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use cluster_kube::lease::candidate::Rules;
 use http::Method;
 use serde_json::{Value, json};
 use standin_kube::faults::{Fault, Rule};
+use tokio::time::Instant;
 
-use crate::installation::Installation;
+use crate::{installation::Installation, leaders::leader};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_api_server_that_was_away_for_a_while_needs_no_hands() {
@@ -16,18 +18,28 @@ async fn an_api_server_that_was_away_for_a_while_needs_no_hands() {
     let roles = installation.start_all(1, 2).await;
     let user = installation.user(&roles).await;
     let kept = user.create(json!({})).await;
+    let first = leader(&roles.controls).unwrap();
     let standin = installation.cluster.as_standin().unwrap();
+    let begun = Instant::now();
     standin.stop().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // At least one renewal fails.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     // What is known is served on, and nobody is restarted for it.
     assert_eq!(user.state(&kept.id).await, "running");
     for role in roles.gateways.iter().chain([&roles.api]) {
         role.probe("/readyz").await.is(200);
     }
     standin.resume().await.unwrap();
+    let away = begun.elapsed();
     let made = user.create(json!({})).await;
     for id in [&kept.id, &made.id] {
         assert_eq!(user.state(id).await, "running");
+    }
+    let rules = Rules::default();
+    // It renewed its lease up to a while before, and has two more tries.
+    if away + rules.every * 3 < rules.renew_within {
+        let next = &roles.controls[1 - first];
+        assert!(!next.has_said("\"leads\""), "after {away:?}");
     }
     let path = format!("/sandboxes/{}", kept.id);
     user.ask(Method::DELETE, &path, Value::Null).await.is(204);

@@ -11,7 +11,7 @@ use store::StoreExt as _;
 use crate::installation::{Installation, Role, User};
 
 /// Which of them leads.
-fn leader(controls: &[Role]) -> Option<usize> {
+pub(crate) fn leader(controls: &[Role]) -> Option<usize> {
     controls.iter().position(|role| role.has_said("\"leads\""))
 }
 

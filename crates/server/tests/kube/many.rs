@@ -180,6 +180,7 @@ async fn what_was_done_through_one_api_is_read_through_another_whose_watch_is_sl
     let [one, other] = [many.user_of(0).await, many.user_of(1).await];
     let kept = one.create(json!({})).await;
     let faults = many.standin().faults();
+    let mut waited = 0;
     for round in 0..3 {
         faults.hold_watches_of("api-1");
         let made = one.create(json!({})).await;
@@ -189,8 +190,9 @@ async fn what_was_done_through_one_api_is_read_through_another_whose_watch_is_sl
             faults.release_watches_of("api-1");
         };
         let read = async || other.ask(Method::GET, &path, Value::Null).await;
-        let (read_back, ()) = tokio::join!(not_too_early(&read), slow);
+        let ((read_back, refused), ()) = tokio::join!(counted(&read), slow);
         assert_eq!(read_back.is(200).json()["state"], "running", "{round}");
+        waited += u32::from(refused == 0);
         faults.hold_watches_of("api-1");
         one.ask(Method::DELETE, &path, Value::Null).await.is(204);
         let slow = async {
@@ -201,6 +203,7 @@ async fn what_was_done_through_one_api_is_read_through_another_whose_watch_is_sl
         assert_eq!(ids, [kept.id.as_str()], "{round}");
         not_too_early(&read).await.is(404);
     }
+    assert!(waited > 0, "everybody was told to come again");
     // One that is stuck says so, instead of what is not so any more.
     faults.hold_watches_of("api-1");
     one.ask(Method::DELETE, &path(&kept), Value::Null)
@@ -215,12 +218,19 @@ async fn what_was_done_through_one_api_is_read_through_another_whose_watch_is_sl
 
 /// Asks again while the answer is to come again.
 async fn not_too_early(ask: &impl AsyncFn() -> Answer) -> Answer {
+    counted(ask).await.0
+}
+
+/// The same, and how often it was.
+async fn counted(ask: &impl AsyncFn() -> Answer) -> (Answer, u32) {
     let begun = Instant::now();
+    let mut refused = 0;
     loop {
         let answer = ask().await;
         if answer.status != 503 || begun.elapsed() > PATIENCE {
-            return answer;
+            return (answer, refused);
         }
+        refused += 1;
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -301,18 +311,18 @@ async fn a_gateway_that_starts_while_the_api_server_is_away_serves_what_another_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_gateway_that_stands_still_is_waited_for_once_and_caught_up_with_later() {
+async fn a_gateway_that_stands_still_is_not_waited_for_by_every_call_and_caught_up_with_later() {
     let ack = ("DORMOUSE_PEER_ACK_TIMEOUT", "1s");
     let many = Many::start_with(2, 1, &[ack]).await;
     let user = many.user_of(0).await;
     let late = "dormouse_mesh_late_total";
     let before = many.apis[0].count(late).await;
     many.gateways[1].signal(Signal::STOP);
-    let mut last = None;
+    let mut made = Vec::new();
     for _ in 0..5 {
-        let made = user.create(json!({"secure": true})).await;
-        many.use_through(0, &made).await.unwrap().is(204);
-        last = Some(made);
+        let next = user.create(json!({"secure": true})).await;
+        many.use_through(0, &next).await.unwrap().is(204);
+        made.push(next);
     }
     let begun = Instant::now();
     let mut times = many.apis[0].count(late).await - before;
@@ -320,15 +330,16 @@ async fn a_gateway_that_stands_still_is_waited_for_once_and_caught_up_with_later
         tokio::time::sleep(LOOK).await;
         times = many.apis[0].count(late).await - before;
     }
+    // Once, and on a busy machine for another one too.
     assert!((1..3).contains(&times), "waited for {times} times");
     many.gateways[1].signal(Signal::CONT);
     many.apis[0]
         .shows("dormouse_mesh_listeners{standing=\"late\"} 0")
         .await;
     many.standin().faults().hold_watches_of("gateway-1");
-    let made = user.create(json!({"secure": true})).await;
-    for made in [last.unwrap(), made] {
-        many.use_through(1, &made).await.unwrap().is(204);
+    made.push(user.create(json!({"secure": true})).await);
+    for made in &made {
+        many.use_through(1, made).await.unwrap().is(204);
     }
 }
 

@@ -26,6 +26,8 @@ use crate::{
 
 /// Long enough for what a test does meanwhile.
 const DRAIN: (&str, &str) = ("DORMOUSE_DRAIN_TIMEOUT", "6s");
+/// How many requests each asks after every replacement.
+const MANY: usize = 30;
 
 /// A request that is tried once more if it fails, as a client would. Answers how both went, if so.
 async fn ask(url: &str, headers: &[(&str, &str)]) -> Result<(), String> {
@@ -68,18 +70,23 @@ impl Asking {
         asking
     }
 
-    /// Ends when enough was asked.
-    async fn end(&self) {
+    /// Waits until many more were asked.
+    async fn goes_on(&self) {
         let asked = || self.asked.load(Ordering::Relaxed);
+        let before = asked();
         let enough = async {
-            while asked() <= 100 {
+            while asked() < before + MANY {
                 tokio::time::sleep(LOOK).await;
             }
         };
         let enough = tokio::time::timeout(PATIENCE, enough).await;
+        assert!(enough.is_ok(), "only {} were asked", asked() - before);
+    }
+
+    #[track_caller]
+    fn end(&self) {
         self.done.store(true, Ordering::Relaxed);
-        let asked = asked();
-        assert!(enough.is_ok(), "only {asked} were asked");
+        let asked = self.asked.load(Ordering::Relaxed);
         let failed = self.failed.lock();
         assert!(failed.is_empty(), "{} of {asked}: {failed:?}", failed.len());
     }
@@ -224,17 +231,25 @@ async fn gateways_and_apis_are_replaced_under_load_and_no_request_fails_that_is_
         next.ready().await;
         fronts[0].replace(old, backend(&next).await);
         roles.gateways[n] = next;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        fronts[0].uses(old).await;
+        for asking in &asking {
+            asking.goes_on().await;
+        }
     }
     for api in &mut apis {
         let old = api.address("serving", "address").await;
         let next = installation.start("api", &roles.env());
         next.ready().await;
-        fronts[1].replace(old, backend(&next).await);
+        let new = backend(&next).await;
+        fronts[1].replace(old, new);
         std::mem::replace(api, next).stop().await;
+        fronts[1].uses(new.serves).await;
+        for asking in &asking {
+            asking.goes_on().await;
+        }
     }
     for asking in asking {
-        asking.end().await;
+        asking.end();
     }
     tasks.stopping().cancel();
     let read = user.state(&made.id).await;
