@@ -14,6 +14,12 @@ pub(crate) fn root() -> PathBuf {
     own.parent().map(PathBuf::from).unwrap_or(own)
 }
 
+/// Where cargo puts what it builds, and we what we make.
+pub(crate) fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR");
+    root().join(named.unwrap_or_else(|| "target".into()))
+}
+
 /// The cargo that runs us, in the workspace.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -27,7 +27,7 @@ pub(crate) fn path() -> anyhow::Result<OsString> {
         }
         println!("kubectl {}.{} is too old for the tests", found.0, found.1);
     }
-    let tools = command::root().join("target/tools");
+    let tools = command::target().join("tools");
     let built = tools.join("kubectl");
     if version(built.clone()).is_none() {
         build(&built)?;

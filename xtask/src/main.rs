@@ -2,7 +2,6 @@
 
 mod check;
 mod command;
-mod envoy;
 mod kubectl;
 mod tests;
 
@@ -92,7 +91,7 @@ fn soak_wakes(wakes: &str) -> anyhow::Result<()> {
             .env("DORMOUSE_WAKES", wakes.to_string())
             .env(
                 "DORMOUSE_PROGRAM",
-                command::root().join("target/release/dormouse"),
+                command::target().join("release/dormouse"),
             ),
     )
 }

