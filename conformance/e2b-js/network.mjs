@@ -63,13 +63,14 @@ test("the host that servers see can be given", async (world) => {
 });
 
 async function reaches(box, address) {
-  const script = `curl -s -o /dev/null --max-time 3 http://${address}/ && echo yes || echo no`;
+  // Once: who may not is refused at once, and a busy machine has time.
+  const script = `curl -s -o /dev/null --max-time 30 http://${address}/ && echo yes || echo no`;
   return (await box.commands.run(script)).stdout === "yes\n";
 }
 
 test("the outside is reached unless that is off", async (world) => {
   const shared = await world.shared();
-  assert(await eventually(() => reaches(shared, OUTSIDE)));
+  assert(await reaches(shared, OUTSIDE));
   const box = await world.create({ allowInternetAccess: false });
   assert(!(await reaches(box, OUTSIDE)));
   assert.equal((await box.getInfo()).allowInternetAccess, false);
@@ -79,13 +80,13 @@ test("what may be reached is listed and changes while it runs", async (world) =>
   const [host] = OUTSIDE.split(":");
   const only = { allowOut: [host], denyOut: ["0.0.0.0/0"] };
   const box = await world.create({ network: only });
-  assert((await eventually(() => reaches(box, OUTSIDE))) && !(await reaches(box, ELSEWHERE)));
+  assert((await reaches(box, OUTSIDE)) && !(await reaches(box, ELSEWHERE)));
   const { network } = await box.getInfo();
   assert.deepEqual([network.allowOut, network.denyOut], [only.allowOut, only.denyOut]);
   await box.updateNetwork({});
-  assert((await eventually(() => reaches(box, OUTSIDE))) && (await eventually(() => reaches(box, ELSEWHERE))));
+  assert((await reaches(box, OUTSIDE)) && (await reaches(box, ELSEWHERE)));
   await Sandbox.updateNetwork(box.sandboxId, { denyOut: [host] });
-  assert(!(await reaches(box, OUTSIDE)) && (await eventually(() => reaches(box, ELSEWHERE))));
+  assert(!(await reaches(box, OUTSIDE)) && (await reaches(box, ELSEWHERE)));
   await raises(Error, world.create({ network: { allowOut: ["example.com"] } }), "allowOut");
 });
 

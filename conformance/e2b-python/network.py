@@ -79,14 +79,15 @@ def the_host_that_servers_see_can_be_given(world):
 
 
 def reaches(box, address):
-    script = f"curl -s -o /dev/null --max-time 3 http://{address}/ && echo yes || echo no"
+    # Once: who may not is refused at once, and a busy machine has time.
+    script = f"curl -s -o /dev/null --max-time 30 http://{address}/ && echo yes || echo no"
     return box.commands.run(script).stdout == "yes\n"
 
 
 @case
 def the_outside_is_reached_unless_that_is_off(world):
     outside = os.environ["OUTSIDE"]
-    assert eventually(lambda: reaches(world.shared(), outside))
+    assert reaches(world.shared(), outside)
     box = world.create(allow_internet_access=False)
     assert not reaches(box, outside)
     assert box.get_info().allow_internet_access is False
@@ -99,11 +100,11 @@ def what_may_be_reached_is_listed(world):
     outside, elsewhere = os.environ["OUTSIDE"], os.environ["ELSEWHERE"]
     host = outside.split(":")[0]
     only = world.create(network={"allow_out": [host], "deny_out": ["0.0.0.0/0"]})
-    assert eventually(lambda: reaches(only, outside)) and not reaches(only, elsewhere)
+    assert reaches(only, outside) and not reaches(only, elsewhere)
     info = only.get_info().network
     assert (info["allow_out"], info["deny_out"]) == ([host], ["0.0.0.0/0"]), info
     but = world.create(network={"deny_out": [host]})
-    assert not reaches(but, outside) and eventually(lambda: reaches(but, elsewhere))
+    assert not reaches(but, outside) and reaches(but, elsewhere)
     raises(SandboxException, lambda: world.create(network={"allow_out": ["example.com"]}), "allowOut")
 
 
@@ -112,16 +113,16 @@ def what_may_be_reached_changes_while_it_runs(world):
     outside, elsewhere = os.environ["OUTSIDE"], os.environ["ELSEWHERE"]
     host = outside.split(":")[0]
     box = world.create()
-    assert eventually(lambda: reaches(box, outside)) and eventually(lambda: reaches(box, elsewhere))
+    assert reaches(box, outside) and reaches(box, elsewhere)
     box.update_network({"allow_out": [host], "deny_out": ["0.0.0.0/0"]})
-    assert eventually(lambda: reaches(box, outside)) and not reaches(box, elsewhere)
+    assert reaches(box, outside) and not reaches(box, elsewhere)
     box.update_network({"allow_internet_access": False})
     assert not reaches(box, outside)
     Sandbox.update_network(box.sandbox_id, {})
-    assert eventually(lambda: reaches(box, outside)) and eventually(lambda: reaches(box, elsewhere))
+    assert reaches(box, outside) and reaches(box, elsewhere)
     box.pause()
     box.connect()
-    assert eventually(lambda: reaches(box, outside))
+    assert reaches(box, outside)
     raises(NotFound, lambda: Sandbox.update_network("inotthere0000000000", {}))
 
 
