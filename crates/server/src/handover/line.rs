@@ -186,10 +186,10 @@ impl Line {
             Some((file.dev(), file.ino()))
         };
         let its = pid.as_raw_nonzero().to_string();
-        // What may not be looked at is not judged.
+        // What may not be looked at may be another.
         let differs = |kind| {
-            let both = namespace("self", kind).zip(namespace(&its, kind));
-            both.is_some_and(|(own, other)| own != other)
+            let (own, other) = (namespace("self", kind), namespace(&its, kind));
+            own.is_none() || own != other
         };
         let kinds = [("pid", "PID"), ("net", "network"), ("mnt", "mount")];
         let found = kinds.into_iter().find(|(kind, _)| differs(kind));
