@@ -1,8 +1,9 @@
 //! The official SDKs drive the agent. Each fails, and says so, where what it needs is not there.
 
+mod handed;
+
 use std::{
     net::TcpListener,
-    os::fd::OwnedFd,
     path::Path,
     process::{Command, Stdio},
 };
@@ -11,16 +12,10 @@ use std::{
 /// for all builds of a target directory.
 fn drive(suite: &str, installed: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // It listens before the agent starts, so that nobody else can take its port meanwhile.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("its address");
-    let mut agent = Command::new("/bin/sh")
-        .args(["-c", "exec 3<&0 </dev/null; exec \"$@\"", "sh"])
-        .arg(env!("CARGO_BIN_EXE_dormouse-agent"))
-        .args(["--listen-fd", "3"])
-        .stdin(OwnedFd::from(listener))
-        .spawn()
-        .expect("start the agent");
+    let mut command = handed::shell(env!("CARGO_BIN_EXE_dormouse-agent"));
+    let mut agent = handed::spawn(&mut command, listener);
     let program = root.join("conformance").join(suite).join("run");
     let outcome = Command::new(&program)
         .arg(format!("http://{address}"))

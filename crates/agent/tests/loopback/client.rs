@@ -1,8 +1,8 @@
 //! A small client: enough of HTTP and Connect to say exactly what a test means.
 
 use std::{
+    io::Read as _,
     net::{SocketAddr, TcpListener},
-    os::fd::OwnedFd,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -15,6 +15,8 @@ use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use wire::connect::{self, Code, Codec, Deframer, Error, Message};
+
+use crate::handed;
 
 pub(crate) const BOTH: [Codec; 2] = [Codec::Json, Codec::Proto];
 /// Longer than anything should take, shorter than anyone would wait.
@@ -82,17 +84,20 @@ impl Answer {
 
 impl Served {
     pub(crate) async fn open(&self, request: Request<Body>) -> http::Response<Incoming> {
-        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .unwrap();
+        self.try_open(request).await.unwrap()
+    }
+
+    async fn try_open(
+        &self,
+        request: Request<Body>,
+    ) -> Result<http::Response<Incoming>, Box<dyn std::error::Error>> {
+        let stream = tokio::net::TcpStream::connect(self.address).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         self.tasks.spawn(async move {
             connection.await.ok();
         });
-        tokio::time::timeout(LONG, sender.send_request(request))
-            .await
-            .unwrap()
-            .unwrap()
+        Ok(tokio::time::timeout(LONG, sender.send_request(request)).await??)
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
@@ -236,9 +241,6 @@ pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 /// The real program, ended with the test.
 pub(crate) struct Program(pub(crate) Child);
 
-/// Words of a shell that make what it was given to read descriptor 3 of a program.
-pub(crate) const HAND_ON: &str = "exec 3<&0 </dev/null; exec \"$@\"";
-
 impl Program {
     pub(crate) fn start(args: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_dormouse-agent"))
@@ -249,21 +251,31 @@ impl Program {
         Self(child)
     }
 
-    /// Behind a socket that listens already, so that nobody else can take its port meanwhile.
+    /// Behind this socket, by a command that hands it on.
     pub(crate) async fn serve(
         command: &mut Command,
         listener: TcpListener,
         args: &[&str],
     ) -> (Self, Served) {
         let agent = at(listener.local_addr().unwrap());
-        command.args(["--listen-fd", "3"]).args(args);
-        command
-            .stdin(OwnedFd::from(listener))
-            .stderr(Stdio::piped());
-        let program = Self(command.spawn().unwrap());
-        // Whatever it says, it is up.
-        agent.get("/health", &[]).await;
-        (program, agent)
+        command.args(args).stderr(Stdio::piped());
+        let mut program = Self(handed::spawn(command, listener));
+        let asked = request(Method::GET, "/health", &[], Bytes::new());
+        // Whatever it answers, it is up.
+        match agent.try_open(asked).await {
+            Ok(_) => (program, agent),
+            Err(why) => panic!("no agent answers: {why}; it said: {}", program.end()),
+        }
+    }
+
+    /// Ends it. Returns what it said.
+    fn end(&mut self) -> String {
+        self.0.kill().ok();
+        let mut said = String::new();
+        if let Some(mut stderr) = self.0.stderr.take() {
+            stderr.read_to_string(&mut said).unwrap();
+        }
+        said
     }
 }
 

@@ -18,7 +18,10 @@ use wire::{
     process::{EventResponse, ProcessConfig, StartRequest},
 };
 
-use crate::client::{HAND_ON, Program, Served, at, eventually};
+use crate::{
+    client::{Program, Served, at, eventually},
+    handed,
+};
 
 pub(crate) async fn start(args: &[&str]) -> (Program, Served) {
     start_at("127.0.0.1:0", args).await
@@ -36,16 +39,14 @@ pub(crate) async fn start_as(user: u32, args: &[&str]) -> (Program, Served) {
     let own = directory.path().join("agent");
     std::fs::copy(env!("CARGO_BIN_EXE_dormouse-agent"), &own).unwrap();
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", HAND_ON, "sh"]).arg(&own).uid(user);
+    let mut command = handed::shell(&own);
+    command.uid(user);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     Program::serve(&mut command, listener, args).await
 }
 
 async fn start_at(address: &str, args: &[&str]) -> (Program, Served) {
-    let mut command = Command::new("/bin/sh");
-    let program = env!("CARGO_BIN_EXE_dormouse-agent");
-    command.args(["-c", HAND_ON, "sh", program]);
+    let mut command = handed::shell(env!("CARGO_BIN_EXE_dormouse-agent"));
     let listener = TcpListener::bind(address).unwrap();
     Program::serve(&mut command, listener, args).await
 }

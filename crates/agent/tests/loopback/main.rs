@@ -13,6 +13,8 @@ mod files;
 mod filesystem;
 mod first_process;
 mod forward;
+#[path = "../handed/mod.rs"]
+mod handed;
 mod input;
 mod pid_one;
 mod process;

@@ -5,8 +5,9 @@ use std::{fs, net::TcpListener, path::Path, process::Command};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    client::{HAND_ON, Program, Served, eventually},
+    client::{Program, Served, eventually},
     first_process::run_as,
+    handed::HAND_ON,
 };
 
 struct Namespace {

@@ -577,11 +577,14 @@ async fn selectors_must_name_one_process() {
 async fn silence_is_broken_by_keepalives() {
     let agent = serve().await;
     let often = ("keepalive-ping-interval", "1");
+    let began = tokio::time::Instant::now();
     let (mut stream, pid) = start(&agent, Codec::Proto, &sh("read x"), &[often]).await;
     for _ in 0..2 {
         let message: EventResponse = stream.next().await.expect("an event");
         assert!(message.event.unwrap().keepalive.is_some());
     }
+    // Later on a busy machine, but never sooner.
+    assert!(began.elapsed() >= Duration::from_secs(2));
     let input = SendInputRequest {
         process: by_pid(pid),
         input: stdin("go\n"),
