@@ -35,7 +35,8 @@ pub const NODE: &str = "node-1";
 pub(crate) const AGENT_PORT: u16 = 49983;
 
 /// Whoever listens on this port of an address has it, also among other kubelets of this machine. Nobody
-/// is given it by chance.
+/// is given it by chance. The gateway's tests claim theirs in the same way, by the same number, in
+/// `gateway/tests/it/loopback.rs`.
 const CLAIM_PORT: u16 = 29_983;
 
 /// How many addresses are tried for a Pod.

@@ -3,7 +3,9 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Whoever listens here has the address. Nobody is given this port by chance.
+/// Whoever listens here has the address. Nobody is given this port by chance. The kubelet of `standin-kube`
+/// claims the addresses of its Pods in the same way, by the same number: it knows nothing of gateways, nor
+/// they of it.
 const CLAIM: u16 = 29_983;
 
 /// An address, and the claim to it for as long as this lives.
