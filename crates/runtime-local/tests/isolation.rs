@@ -160,7 +160,7 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
     let secret = host.data.join("secret");
     std::fs::copy("/etc/hostname", &secret).unwrap();
     open_to_all(&host);
-    let _queue = Queue::make();
+    let queue = Queue::make();
     let (port, datagrams) = listen_both_ways();
     let number = port.local_addr().unwrap().port();
     answer_datagrams(datagrams);
@@ -194,7 +194,7 @@ async fn attempt_all(class: RuntimeClass, sudo: bool) -> Outcomes {
         format!("pid={}", std::process::id().max(1000)),
         format!("other={}", "98765"),
         "file=/tmp/theirs".to_owned(),
-        format!("queue={}", queue_key()),
+        format!("queue={}", queue.key),
         format!("port={number}"),
         "gateway=100.87.0.1".to_owned(),
         format!("address={}", own_address()),
@@ -309,24 +309,37 @@ fn open_to_all(host: &Host) {
     }
 }
 
-/// A key that no other process of this host has.
-fn queue_key() -> i32 {
-    i32::try_from(std::process::id()).unwrap() + 0x4000_0000
+/// A message queue and shared memory of the host, under a key that nobody had.
+struct Queue {
+    key: i32,
+    queue: i32,
+    memory: i32,
 }
-
-/// A message queue and shared memory of the host.
-struct Queue(i32, i32);
 
 impl Queue {
     fn make() -> Self {
-        let key = queue_key();
-        // SAFETY: only numbers are passed.
-        let (queue, memory) = unsafe {
-            let create = libc::IPC_CREAT | 0o666;
-            (libc::msgget(key, create), libc::shmget(key, 4096, create))
+        let entropy = kit::Entropy::from_os();
+        let made = (0..1000).find_map(|_| {
+            let [a, b, c, d, ..] = entropy.u64().to_le_bytes();
+            // Never zero, which would be a queue without a key.
+            Self::under(i32::from_le_bytes([a | 1, b, c, d]))
+        });
+        made.expect("a key that nobody has for either")
+    }
+
+    fn under(key: i32) -> Option<Self> {
+        let create = libc::IPC_CREAT | libc::IPC_EXCL | 0o666;
+        // Dropped, and removed, where the other one is somebody's.
+        let mut made = Self {
+            key,
+            queue: -1,
+            memory: -1,
         };
-        assert!(queue >= 0 && memory >= 0);
-        Self(queue, memory)
+        // SAFETY: only numbers are passed.
+        made.queue = unsafe { libc::msgget(key, create) };
+        // SAFETY: only numbers are passed.
+        made.memory = unsafe { libc::shmget(key, 4096, create) };
+        (made.queue >= 0 && made.memory >= 0).then_some(made)
     }
 }
 
@@ -334,8 +347,8 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: removing needs no memory.
         unsafe {
-            libc::msgctl(self.0, libc::IPC_RMID, std::ptr::null_mut());
-            libc::shmctl(self.1, libc::IPC_RMID, std::ptr::null_mut());
+            libc::msgctl(self.queue, libc::IPC_RMID, std::ptr::null_mut());
+            libc::shmctl(self.memory, libc::IPC_RMID, std::ptr::null_mut());
         }
     }
 }
