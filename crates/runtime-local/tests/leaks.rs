@@ -1,27 +1,35 @@
-//! What lives and deaths leave behind on the host: nothing. They count the open descriptors of their
-//! process, so where they share one they run one at a time.
+//! What lives and deaths leave behind on the host: nothing, from the moment at which they are over. They
+//! count the open descriptors of their process, so where they share one they run one at a time.
 
 mod support;
 
 use runtime::{Observed, Runtime as _, RuntimeError, WorkloadState};
 use runtime_local::Step;
-use support::{Host, die, fence, leaks::Inventory, spec};
+use support::{
+    Host, die, fence,
+    leaks::{Inventory, Networks, own_mounts},
+    spec,
+};
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]
 async fn a_server_killed_at_any_step_leaves_something_that_can_be_removed() {
     let _alone = ALONE.lock().await;
+    own_mounts();
     let mut host = Host::new();
     let at = fence(1, 2);
     let before = Inventory::take(&host);
     for verb in ["create", "reset", "delete"] {
         for step in Step::ALL {
+            let mut networks = Networks::default();
             if verb != "create" {
                 host.runtime().create(at, &spec()).await.unwrap();
+                networks.note(&host);
             }
             host.runtime = None;
             die(&host, verb, step);
+            networks.note(&host);
             let runtime = host.reopen();
             let seen = runtime.inspect(at.uid).await.unwrap();
             match (&seen, verb, step) {
@@ -41,11 +49,8 @@ async fn a_server_killed_at_any_step_leaves_something_that_can_be_removed() {
             runtime.delete(at).await.unwrap();
             let listed = runtime.list().await.unwrap();
             assert!(listed.is_empty(), "{verb} {step:?}: {listed:?}");
-            assert_eq!(
-                Inventory::settled(&host, &before).await,
-                before,
-                "{verb} {step:?}"
-            );
+            let after = format!("{verb} {step:?}");
+            before.assert_nothing_came(&host, &networks, &after).await;
         }
     }
 }
@@ -53,16 +58,21 @@ async fn a_server_killed_at_any_step_leaves_something_that_can_be_removed() {
 #[tokio::test]
 async fn fifty_lives_leave_nothing() {
     let _alone = ALONE.lock().await;
+    own_mounts();
     let host = Host::new();
     let at = fence(1, 1);
     host.runtime().create(at, &spec()).await.unwrap();
     host.runtime().delete(at).await.unwrap();
     let before = Inventory::take(&host);
-    for _ in 0..50 {
+    for life in 0..50 {
+        let mut networks = Networks::default();
         host.runtime().create(at, &spec()).await.unwrap();
+        networks.note(&host);
+        assert_eq!(networks.count(), 1);
         host.runtime().delete(at).await.unwrap();
+        let after = format!("life {life}");
+        before.assert_nothing_came(&host, &networks, &after).await;
     }
-    assert_eq!(Inventory::settled(&host, &before).await, before);
     assert!(before.is_clear());
 }
 
