@@ -133,7 +133,10 @@ fn a_server_killed_at_any_moment_of_a_snapshot_or_a_fork_loses_and_leaks_nothing
         &id,
         "head -c 3000000 /dev/urandom > big; sha256sum big > sum",
     );
-    for (round, delay) in [0, 10, 20, 40, 60, 90, 130, 200].into_iter().enumerate() {
+    for (round, delay) in [0, 10, 20, 40, 60, 90, 130, 200, 400]
+        .into_iter()
+        .enumerate()
+    {
         said_in(&server, &id, &format!("echo {round} >> log; sync"));
         let fork = format!("sandbox fork {id} --count 3 --timeout 1h");
         let snapshot = format!("snapshot create {id} --name at-{round}");
