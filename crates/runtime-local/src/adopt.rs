@@ -79,12 +79,16 @@ impl Engine {
             (Some(id), None) => Process::adopt(id, &self.boot_id),
             (None, _) | (_, Some(_)) => None,
         };
-        // It runs, and not in a cgroup of this engine: the sandbox of a directory that this is a copy of.
-        let is_anothers = process.as_ref().is_some_and(|process| {
-            !process.has_ended() && matches!(self.cgroup(uid).is_populated(), Ok(false))
-        });
+        // Of a directory that this is a copy of. It may run there, or have been ended as what is left of
+        // one that is gone.
+        let is_anothers = match &record.instance {
+            Some(instance) => *instance != self.instance,
+            None => process.as_ref().is_some_and(|process| {
+                !process.has_ended() && matches!(self.cgroup(uid).is_populated(), Ok(false))
+            }),
+        };
         if is_anothers {
-            tracing::warn!(%uid, "the processes of this sandbox are those of another data directory");
+            tracing::info!(%uid, "the processes of this sandbox were those of another data directory");
             process = None;
         }
         let mut workload = Workload {
@@ -129,6 +133,7 @@ fn partial(place: &Place) -> Workload {
             network: None,
             address: None,
             process: None,
+            instance: None,
             boot_id: "".into(),
             oom_kills: 0,
             exit_code: None,

@@ -416,13 +416,13 @@ impl Cgroup<'_> {
     }
 }
 
-/// Whether any process is in the cgroup of a sandbox, which may be another engine's.
-pub(crate) fn is_used(parent: &str, instance: &str, sandbox: &str) -> Result<bool> {
-    let unified = Hierarchies::detect()?.unified;
-    is_populated(&unified.join(parent).join(instance).join(sandbox))
+/// Where the cgroups of engines are on the unified tree.
+pub(crate) fn below(parent: &str) -> Result<PathBuf> {
+    Ok(Hierarchies::detect()?.unified.join(parent))
 }
 
-fn is_populated(unified: &Path) -> Result<bool> {
+/// Whether any process is in a cgroup of the unified tree.
+pub(crate) fn is_populated(unified: &Path) -> Result<bool> {
     match fs::read_to_string(unified.join("cgroup.events")) {
         Ok(events) => Ok(events.lines().any(|line| line == "populated 1")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -48,6 +48,7 @@ impl Engine {
                 network: spec.network.clone(),
                 address: None,
                 process: None,
+                instance: Some(self.instance.clone()),
                 boot_id: self.boot_id.clone(),
                 oom_kills: 0,
                 exit_code: None,
@@ -156,6 +157,7 @@ impl Engine {
         record.exit_code = None;
         record.oom_kills = 0;
         record.boot_id = self.boot_id.clone();
+        record.instance = Some(self.instance.clone());
         record.address = self.reserve_address(uid)?;
         let mut connected = None;
         let process = thread::scope(|scope| {

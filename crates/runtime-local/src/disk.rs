@@ -28,7 +28,7 @@ use rustix::{
 use crate::{
     error::{Doing as _, Result, impossible},
     kernel::btrfs,
-    record::Place,
+    record::{DISKS, Place},
 };
 
 /// The field of a spec that this is about.
@@ -98,7 +98,8 @@ impl Disks {
         ensure_directory(&subvolume).doing("open the sandbox's disk")?;
         let disk = File::open(&subvolume).doing("open the sandbox's disk")?;
         btrfs::limit(&disk, u64::from(mib) << 20).doing("limit the sandbox's disk")?;
-        symlink(&subvolume, place.disk()).doing("link the sandbox's disk")
+        let link = Path::new("../..").join(DISKS).join(uid.to_string());
+        symlink(link, place.disk()).doing("link the sandbox's disk")
     }
 
     /// Takes an emptied disk away; nothing to do if there is none.

@@ -48,6 +48,8 @@ pub(crate) struct Engine {
     pub(crate) images: images::Store,
     pub(crate) disks: Disks,
     pub(crate) kernel_files: KernelFiles,
+    /// What it is called on this host.
+    pub(crate) instance: Box<str>,
     pub(crate) boot_id: Box<str>,
     pub(crate) entropy: Entropy,
     /// An empty directory where a new root is attached for a moment; only its own process sees it.
@@ -93,8 +95,9 @@ impl Engine {
         }
         let entropy = Entropy::from_os();
         let parent = options.cgroup_parent.clone();
+        let below = cgroups::below(&parent)?;
         let instance = instance::open(&data, &entropy, |name, sandbox| {
-            cgroups::is_used(&parent, name, sandbox)
+            cgroups::is_populated(&below.join(name).join(sandbox))
         })?;
         if options.network.is_some() {
             strays::sweep(&parent, &instance);
@@ -102,7 +105,8 @@ impl Engine {
         let attach_at = CString::new(data.join("run/root").as_os_str().as_bytes());
         let engine = Self {
             network: open_network(&instance, &data, &mut options)?,
-            cgroups: Cgroups::open(Path::new(&parent).join(instance))?,
+            cgroups: Cgroups::open(Path::new(&parent).join(&instance))?,
+            instance: instance.into(),
             ranges: Ranges::new(options.first_uid, options.ranges),
             filter: Filter::new(),
             bases: Bases::open(&data.join("base"), &options)?,

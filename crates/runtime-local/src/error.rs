@@ -60,7 +60,8 @@ pub enum EngineError {
     /// A sandbox that this process cannot see the processes of.
     #[error(
         "sandbox {0} of this data directory runs where process numbers are others (a container, or \
-         outside of this one). Start the server there, or end what runs there first"
+         outside of this one), or was started in this container by a version before. Start the \
+         server there, or end what runs there first"
     )]
     Elsewhere(Uid),
     /// An image cannot be had now.

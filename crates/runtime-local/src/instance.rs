@@ -3,15 +3,17 @@
 //! Its cgroups, links and policy carry that name, and the next server of the same data directory finds
 //! them by it. It belongs to the directory, not to its path: containers that share the host's cgroups may
 //! each have one at the same path, and none may take the sandboxes of another for its own. So it is drawn
-//! once and kept there, with the device and the number of the directory: a copy is another one.
+//! once and kept there, with the device, the number and the birth of the directory: a copy is another one.
 //!
 //! Servers of before made it of the path. As long as sandboxes run that one of them has made, it stays.
 
 use std::{
+    fmt,
     fs::{self, Metadata},
     io,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use kit::Entropy;
@@ -28,9 +30,23 @@ struct Kept {
     name: String,
     device: u64,
     inode: u64,
+    /// When the directory was made, where that is known: numbers are given again.
+    born: Option<u128>,
 }
 
 impl Kept {
+    /// For a directory, by a name.
+    fn new(name: String, directory: &Metadata) -> Self {
+        let born = directory.created().ok();
+        let born = born.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        Self {
+            name,
+            device: directory.dev(),
+            inode: directory.ino(),
+            born: born.map(|since| since.as_nanos()),
+        }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let name = words.next()?;
@@ -39,11 +55,18 @@ impl Kept {
             name: name.to_owned(),
             device: words.next()?.parse().ok()?,
             inode: words.next()?.parse().ok()?,
+            born: words.next().map(str::parse).transpose().ok()?,
         })
     }
+}
 
-    fn is_of(&self, directory: &Metadata) -> bool {
-        (self.device, self.inode) == (directory.dev(), directory.ino())
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.name, self.device, self.inode)?;
+        match self.born {
+            Some(born) => writeln!(f, " {born}"),
+            None => writeln!(f),
+        }
     }
 }
 
@@ -55,8 +78,6 @@ pub(crate) fn open(
     runs: impl Fn(&str, &str) -> Result<bool>,
 ) -> Result<String> {
     let directory = fs::metadata(data).doing(format!("look at {}", data.display()))?;
-    let kept = read(data)?.filter(|kept| kept.is_of(&directory));
-    let before = of_path(data);
     let is_used = |name: &str| {
         let mut all = sandboxes(data)?
             .into_iter()
@@ -64,12 +85,25 @@ pub(crate) fn open(
         all.find(|runs| !matches!(runs, Ok(false)))
             .unwrap_or(Ok(false))
     };
+    let before = of_path(data);
+    let runs_as_before = is_used(&before)?;
+    let kept = read(data)?
+        .filter(|kept| *kept == Kept::new(kept.name.clone(), &directory) && kept.name != before);
     let name = match kept {
-        Some(kept) if kept.name != before && !is_used(&before)? => return Ok(kept.name),
-        _ if is_used(&before)? => before,
-        _ => draw(entropy),
+        Some(kept) if !runs_as_before => return Ok(kept.name),
+        Some(kept) if is_used(&kept.name)? => {
+            let both = format!(
+                "sandboxes of {} run by two names, {} and {before}: a server of before was here in \
+                 between. End those that it has made, by it, and start again",
+                data.display(),
+                kept.name
+            );
+            return Err(EngineError::InUse(both.into()));
+        }
+        _ if runs_as_before => before,
+        Some(_) | None => draw(entropy),
     };
-    let text = format!("{name} {} {}\n", directory.dev(), directory.ino());
+    let text = Kept::new(name.clone(), &directory).to_string();
     let file = file(data);
     kit::durable::write_file(&file, text.as_bytes(), 0o600)
         .doing(format!("write {}", file.display()))?;
@@ -175,6 +209,19 @@ mod tests {
         assert_eq!(while_running(), before);
         assert_eq!(while_running(), before);
         assert_ne!(name(data.path()), before, "others may have it too");
+    }
+
+    #[test]
+    fn a_directory_whose_sandboxes_run_by_two_names_is_refused() {
+        let data = directory();
+        fs::create_dir(data.path().join("sandboxes/one")).unwrap();
+        let drawn = name(data.path());
+        let said = open(data.path(), &Entropy::from_os(), |_, _| Ok(true)).unwrap_err();
+        assert!(
+            matches!(&said, EngineError::InUse(text) if text.contains(&drawn)),
+            "{said}"
+        );
+        assert_eq!(name(data.path()), drawn, "nothing was changed");
     }
 
     #[test]

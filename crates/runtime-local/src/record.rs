@@ -46,6 +46,9 @@ pub(crate) enum Stage {
     Removing,
 }
 
+/// Where the disks of sandboxes are, below the data directory.
+pub(crate) const DISKS: &str = "disks/mounted";
+
 /// A sandbox as it is on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -79,6 +82,9 @@ pub(crate) struct Record {
     pub(crate) boot: Option<Box<Boot>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<ProcessId>,
+    /// The name of the engine that last started it; none if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<Box<str>>,
     /// The boot it was last started in.
     #[serde(default)]
     pub(crate) boot_id: Box<str>,
@@ -170,13 +176,15 @@ impl Place {
         self.0.join("disk")
     }
 
-    /// Below its own disk, if it has one.
+    /// Below its own disk, if it has one. The link only says so: a data directory that was moved or copied
+    /// has links to where it was.
     fn writable(&self, name: &str) -> PathBuf {
-        let disk = self.disk();
-        if disk.is_symlink() {
-            disk.join(name)
-        } else {
-            self.0.join(name)
+        let data = self.0.ancestors().nth(2);
+        match (data, self.0.file_name()) {
+            (Some(data), Some(uid)) if self.disk().is_symlink() => {
+                data.join(DISKS).join(uid).join(name)
+            }
+            (_, _) => self.0.join(name),
         }
     }
 

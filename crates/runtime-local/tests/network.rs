@@ -10,7 +10,7 @@ mod support;
 
 use std::{future::Future, net::TcpStream, process::Command, time::Duration};
 
-use model::sandbox::NetworkPolicy;
+use model::sandbox::{NetworkPolicy, Resources};
 use runtime::{Observed, Runtime as _, RuntimeError, WorkloadSpec, WorkloadState};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use support::{Host, fence, spec};
@@ -212,11 +212,20 @@ fn what_is_left_of_a_data_directory_that_is_gone_is_removed_by_any_other_server(
 }
 
 #[test]
-fn a_directory_that_was_moved_keeps_its_sandboxes_and_a_copy_has_none_of_them() {
+fn a_directory_that_was_moved_keeps_its_sandboxes() {
     on_a_host_of_its_own(async {
-        let (mut host, mut copy) = (Host::new(), Host::new());
-        let at = fence(1, 1);
-        host.runtime().create(at, &spec()).await.unwrap();
+        let mut host = Host::new();
+        let (at, later) = (fence(1, 1), fence(1, 2));
+        let resources = Resources {
+            cpu_millis: None,
+            memory_mib: None,
+            disk_mib: Some(64),
+        };
+        let limited = WorkloadSpec {
+            resources: Some(resources),
+            ..spec()
+        };
+        host.runtime().create(at, &limited).await.unwrap();
         let pid = host.runtime().first_process(at.uid);
         host.runtime = None;
         let moved = host.data.with_file_name("moved");
@@ -224,20 +233,44 @@ fn a_directory_that_was_moved_keeps_its_sandboxes_and_a_copy_has_none_of_them() 
         host.data = moved;
         host.reopen();
         assert_eq!(host.runtime().first_process(at.uid), pid);
+        assert_eq!(host.sh(at.uid, "echo lives"), "lives\n");
+        host.runtime().freeze(later).await.unwrap();
+        host.runtime().capture(later, None).await.unwrap();
+        host.runtime().delete(later).await.unwrap();
+    });
+}
 
-        copy.runtime = None;
-        let (from, to) = (host.data.display(), copy.data.display());
-        shell(&format!("rm -r {to} && cp -a {from} {to}"));
-        copy.reopen();
-        assert_ne!(copy.instance(), host.instance());
-        let Observed::Present(seen) = copy.runtime().inspect(at.uid).await.unwrap() else {
-            panic!("its files are there");
+#[test]
+fn a_copy_of_a_directory_has_files_and_none_of_the_processes() {
+    on_a_host_of_its_own(async {
+        let (host, mut copy) = (Host::new(), Host::new());
+        let (at, later) = (fence(1, 1), fence(1, 2));
+        host.runtime().create(at, &spec()).await.unwrap();
+        let pid = host.runtime().first_process(at.uid);
+        let (from, to) = (host.data.clone(), copy.data.clone());
+        let mut copied = async || {
+            copy.runtime = None;
+            shell(&format!(
+                "rm -r {to} && cp -a {from} {to}",
+                to = to.display(),
+                from = from.display()
+            ));
+            copy.reopen();
+            let Observed::Present(seen) = copy.runtime().inspect(at.uid).await.unwrap() else {
+                panic!("its files are there");
+            };
+            copy.runtime().delete(later).await.unwrap();
+            (seen.state, copy.instance())
         };
-        assert_eq!(seen.state, WorkloadState::Cut);
-        copy.runtime().delete(fence(1, 2)).await.unwrap();
-        host.reopen();
+        let (state, instance) = copied().await;
+        assert_eq!(state, WorkloadState::Cut, "it runs elsewhere");
+        assert_ne!(instance, host.instance());
         assert_eq!(host.runtime().first_process(at.uid), pid);
         assert_eq!(host.sh(at.uid, "echo lives"), "lives\n");
+        host.run(at.uid, 0, &["exit", "0"]);
+        let (state, _) = copied().await;
+        assert_eq!(state, WorkloadState::Cut, "it has ended elsewhere");
+        host.runtime().delete(later).await.unwrap();
     });
 }
 
