@@ -99,10 +99,15 @@ fn a_hook_that_fails_is_told_by_its_name_and_only_a_required_one_keeps_the_sandb
     let optional = json!({"name": "seed", "retries": 1, "exec": shell("echo no data >&2; exit 3")});
     template(&server, "optional", &json!([optional]));
     let id = server.run("sandbox create optional").ok().trim().to_owned();
-    let record = parsed(&server.run(&format!("get sandbox {id} -o json")).ok());
-    let conditions = record["status"]["conditions"].as_array().unwrap();
-    let told = conditions.iter().find(|c| c["type"] == "HooksSucceeded");
-    let told = told.unwrap()["message"].as_str().unwrap();
+    // Its owner may hear that it is ready before its record says so.
+    let told = until("its record says how it went", || {
+        let record = parsed(&server.run(&format!("get sandbox {id} -o json")).ok());
+        let conditions = record["status"]["conditions"].as_array()?.clone();
+        let told = conditions
+            .into_iter()
+            .find(|c| c["type"] == "HooksSucceeded")?;
+        Some(told["message"].as_str()?.to_owned())
+    });
     assert!(
         told.contains("hook \"seed\" failed: exit status 3: no data"),
         "{told}"
