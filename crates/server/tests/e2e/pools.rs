@@ -96,7 +96,7 @@ fn a_claim_for_more_than_its_team_may_have_gets_what_is_left_and_the_rest_later(
     // No more wait than the team could ever have.
     let limited = until("as many members as the quota", || {
         let status = status("sbp wide");
-        (status["idle"] == 6).then_some(status)
+        (status["idle"] == 6 && status["why"].is_string()).then_some(status)
     });
     let why = limited["why"].as_str().unwrap();
     assert!(why.starts_with("team-quota admits "), "{why}");
