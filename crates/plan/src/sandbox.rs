@@ -228,6 +228,7 @@ fn decide(view: View<'_>) -> Plan<Step> {
             OnTimeout::Pause if may_try_to_sleep(view) => {
                 Plan::step(Step::Intend(Intent::Pause), "its deadline has passed")
             }
+            OnTimeout::Pause if observed.is_cut() => after_a_restart(view),
             OnTimeout::Pause => by_phase(view),
         };
     }
